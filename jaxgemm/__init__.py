@@ -1,0 +1,1 @@
+"""jaxgemm: GEMM for JAX on NVIDIA GPUs."""

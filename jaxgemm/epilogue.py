@@ -1,0 +1,98 @@
+"""What happens between the accumulator and the store: alpha, beta·C, bias, activation.
+
+Every formula is written once, on arrays in the accumulator dtype, and is used by the reference,
+by the gradients and by the Pallas kernels. A new activation is a new row of `ACTIVATIONS`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Activation:
+    """An elementwise function that ends a GEMM.
+
+    Attributes:
+      name: what users write.
+      apply: the function; NaN in, NaN out.
+      slope: the largest |apply'|, which scales the error bound of a result.
+      curvature: the largest |apply''|, which scales the error bound of a gradient.
+      mosaic: the same function in operations that Mosaic GPU can compile, None where there is none.
+    """
+
+    name: str
+    apply: Callable[[jax.Array], jax.Array]
+    slope: float
+    curvature: float
+    mosaic: Callable[[jax.Array], jax.Array] | None
+
+    def pullback(self, z: jax.Array, cotangent: jax.Array) -> jax.Array:
+        """cotangent · apply'(z)."""
+        return jax.vjp(self.apply, z)[1](cotangent)[0]
+
+    def pushforward(self, z: jax.Array, tangent: jax.Array) -> jax.Array:
+        """apply'(z) · tangent."""
+        return jax.jvp(self.apply, (z,), (tangent,))[1]
+
+
+def _relu2(x: jax.Array) -> jax.Array:
+    return jnp.square(jax.nn.relu(x))
+
+
+def _gelu_exact(x: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x, approximate=False)
+
+
+def _mosaic_relu(x: jax.Array) -> jax.Array:
+    # jnp.maximum passes NaN on; jax.nn.relu is a custom_jvp call, which Mosaic does not lower.
+    return jnp.maximum(x, 0.0)
+
+
+def _mosaic_gelu(x: jax.Array) -> jax.Array:
+    # sqrt(2 / pi) · (x + 0.044715 x³), as jax.nn.gelu(approximate=True).
+    return 0.5 * x * (1.0 + jnp.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+
+
+def _mosaic_sigmoid(x: jax.Array) -> jax.Array:
+    return 1.0 / (1.0 + jnp.exp(-x))
+
+
+# slope and curvature: maxima over x ∈ [-20, 20], rounded up; `tests/test_epilogue.py` recomputes
+# them. relu2 grows without bound: its slope and curvature hold for |x| <= 1 and scale with |x|.
+_ROWS = (
+    Activation("relu", jax.nn.relu, 1.0, 0.0, _mosaic_relu),
+    Activation("gelu", jax.nn.gelu, 1.13, 0.8, _mosaic_gelu),
+    Activation("gelu_exact", _gelu_exact, 1.13, 0.8, None),
+    Activation("silu", jax.nn.silu, 1.1, 0.5, lambda x: x * _mosaic_sigmoid(x)),
+    Activation("sigmoid", jax.nn.sigmoid, 0.25, 0.1, _mosaic_sigmoid),
+    Activation("tanh", jnp.tanh, 1.0, 0.78, jnp.tanh),
+    Activation("relu2", _relu2, 2.0, 2.0, lambda x: _mosaic_relu(x) * _mosaic_relu(x)),
+)
+ACTIVATIONS = {row.name: row for row in _ROWS}
+# The activations that map int32 to int32 exactly.
+INTEGER_ACTIVATIONS = ("relu", "relu2")
+
+
+def scale(factor: jax.Array, x: jax.Array) -> jax.Array:
+    """factor · x, and exactly 0 where factor is 0, whatever x holds (the rule for beta)."""
+    return jnp.where(factor == 0, jnp.zeros_like(x), factor * x)
+
+
+def preactivation(
+    product: jax.Array,
+    alpha: jax.Array | None,
+    c: jax.Array | None,
+    beta: jax.Array | None,
+    bias: jax.Array | None,
+) -> jax.Array:
+    """alpha · product + beta · c + bias, all in the accumulator dtype and broadcastable.
+
+    Absent operands are None. beta = 0 means that c is not read: NaN in c never shows.
+    """
+    z = product if alpha is None else alpha * product
+    if c is not None:
+        z = z + (c if beta is None else scale(beta, c))
+    return z if bias is None else z + bias

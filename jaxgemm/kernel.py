@@ -1,0 +1,66 @@
+"""The kernel contract: a frozen value made of three functions and a name."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+
+from jaxgemm.device import Device
+from jaxgemm.problem import Problem
+
+Operands = Mapping[str, jax.Array]
+
+
+class Config(Protocol):
+    """What every config can tell the cost model and `explain`.
+
+    A config is a frozen, hashable dataclass of the kernel's own choices; these are properties
+    of it. Values are for one thread block (CTA) unless said otherwise.
+    """
+
+    @property
+    def cta_tile(self) -> tuple[int, int, int]:
+        """Rows, columns and contraction depth of the tile of one step."""
+        ...
+
+    @property
+    def stages(self) -> int:
+        """How many steps of operands are in flight."""
+        ...
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs that share operand loads."""
+        ...
+
+    @property
+    def split_k(self) -> int:
+        """How many CTAs share one output tile's contraction."""
+        ...
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of one CTA."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A way to compute a `Problem`.
+
+    Attributes:
+      name: `pallas.hopper.dense`: the same string in profiles, cache keys, benchmarks and errors.
+      version: raised to drop stale tunings.
+      why_not: None, or one sentence that names the fact and what would work. Pure, never raises.
+      configs: legal configs for a problem that `why_not` accepts, best guess first. Pure.
+      run: the outputs that `problem.spec.outputs` names, in that order. Operands come by name.
+      efficiency: share of the device's reachable rate that its main loop gets; for the cost model.
+    """
+
+    name: str
+    version: int
+    why_not: Callable[[Problem, Device], str | None]
+    configs: Callable[[Problem, Device], tuple[Any, ...]]
+    run: Callable[[Problem, Any, Operands], tuple[jax.Array, ...]]
+    efficiency: float = 1.0

@@ -1,0 +1,159 @@
+"""`GemmSpec`: what a GEMM means, without sizes; and the algebra that transforms need.
+
+A spec reads like an einsum. Every operand has a tuple of labels, one a dimension: first the batch
+axes it has ("b0", "b1", …), then its own ("m", "k" …). With no ragged dimension
+
+    d[b…, m, n] = act(alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n] + bias[b…, n])
+
+and for `ragged="m"` (rows of a belong to groups) and `ragged="k"` (its weight gradient)
+
+    d[m, n]    = act(alpha · Σ_k a[m, k] · b[group(m), k, n] + bias[group(m), n])
+    d[g, m, n] = alpha · Σ_{k in group g} a[k, m] · b[k, n]
+
+where group g is the rows [row_start + Σ_{h<g} group_sizes[h], … + group_sizes[g]).
+A batch axis that d lacks is summed over, as k is. The three forms are closed under
+differentiation: the gradient for a or b is again a product of the same kind with its operands
+renamed (`gradient_product`), so every transform is written once and none moves data.
+"""
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+
+# The order in which the primitive takes its operands.
+OPERAND_ORDER = (
+    "a",
+    "b",
+    "b_up",
+    "c",
+    "bias",
+    "alpha",
+    "beta",
+    "group_sizes",
+    "row_start",
+)
+Ragged = Literal["m", "k"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmSpec:
+    """The meaning of one GEMM.
+
+    Attributes:
+      operands: the names of the operands there are, in `OPERAND_ORDER`. "b_up" makes it gated:
+        d = act(a·b) · (a·b_up).
+      a_contract: which of a's last two dimensions is contracted (1: a is (m, k), 0: (k, m)).
+      b_contract: which of b's last two dimensions is contracted (0: b is (k, n), 1: (n, k)).
+      out_dtype: the dtype of d; everything before it is in the accumulator dtype.
+      residual_dtype: the dtype of saved pre-activations.
+      precision: accuracy class of float32 operands: "default", "high" or "highest".
+      ragged: the label that the groups divide, or None.
+      batch: for each batch axis, outermost first, the sorted names of the operands (and "d")
+        that have it. An operand without an axis is shared along it and is never copied.
+      activation: a name in `epilogue.ACTIVATIONS`, or None.
+      save_preactivation: also return what the activation was applied to.
+      batch_invariant: the bits of a row of d do not depend on the number of rows.
+    """
+
+    operands: tuple[str, ...]
+    a_contract: int
+    b_contract: int
+    out_dtype: np.dtype
+    residual_dtype: np.dtype
+    precision: str
+    ragged: Ragged | None = None
+    batch: tuple[tuple[str, ...], ...] = ()
+    activation: str | None = None
+    save_preactivation: bool = False
+    batch_invariant: bool = False
+
+    @property
+    def gated(self) -> bool:
+        """Whether this is act(a·b) · (a·b_up)."""
+        return "b_up" in self.operands
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the results: "d", then the saved pre-activations "z" (and "z_up")."""
+        if not self.save_preactivation:
+            return ("d",)
+        return ("d", "z", "z_up") if self.gated else ("d", "z")
+
+    def core_labels(self, name: str) -> tuple[str, ...]:
+        """The labels of an operand or output, without batch axes."""
+        groups = ("g",) if self.ragged == "m" else ()
+        if name == "a":
+            return ("m", "k") if self.a_contract == 1 else ("k", "m")
+        if name in ("b", "b_up"):
+            return groups + (("k", "n") if self.b_contract == 0 else ("n", "k"))
+        if name in ("d", "z", "z_up"):
+            return ("g", "m", "n") if self.ragged == "k" else ("m", "n")
+        return {
+            "c": ("m", "n"),
+            "bias": (*groups, "n"),
+            "alpha": (),
+            "beta": (),
+            "group_sizes": ("g",),
+            "row_start": (),
+        }[name]
+
+    def batch_labels(self, name: str) -> tuple[str, ...]:
+        """The labels of the batch axes that an operand or output has."""
+        role = "d" if name in ("z", "z_up") else name
+        return tuple(f"b{i}" for i, names in enumerate(self.batch) if role in names)
+
+    def labels(self, name: str) -> tuple[str, ...]:
+        """The label of every dimension of an operand or output."""
+        return self.batch_labels(name) + self.core_labels(name)
+
+    def replace(self, **changes: object) -> "GemmSpec":
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+    def with_batch_axis(self, names: tuple[str, ...]) -> "GemmSpec":
+        """The spec with one more, outermost, batch axis that `names` (and d) have."""
+        return self.replace(batch=(tuple(sorted({*names, "d"})), *self.batch))
+
+    def product(self, out_dtype: np.dtype, *, scaled: bool = False) -> "GemmSpec":
+        """Only alpha · a · b (alpha if `scaled` and present): the bilinear part of the spec."""
+        kept = {"a", "b", "group_sizes", "row_start", *(("alpha",) if scaled else ())}
+        return self._restrict(kept).replace(
+            out_dtype=out_dtype, activation=None, save_preactivation=False
+        )
+
+    def gradient_product(
+        self, wrt: str, out_dtype: np.dtype, *, scaled: bool = False
+    ) -> tuple["GemmSpec", tuple[str, str]]:
+        """The product that is the gradient for operand a or b, given the cotangent of d.
+
+        Its rows and columns are those of the operand as stored, so its first operand is the one
+        of {d, the other operand} that has the row label and its second has the column label.
+
+        Returns:
+          The spec, and which of "a", "b", "d" (the cotangent) are its operands a and b.
+        """
+        rows, columns = self.core_labels(wrt)[-2:]
+        others = ("d", "b" if wrt == "a" else "a")
+        first = next(name for name in others if rows in self.core_labels(name))
+        second = next(name for name in others if name != first)
+        contract = next(label for label in "mnk" if label not in (rows, columns))
+        renamed = {first: "a", second: "b", wrt: "d"}
+        kept = {"group_sizes", "row_start", *(("alpha",) if scaled else ())}
+        product = self.product(out_dtype, scaled=scaled)
+        batch = tuple(
+            tuple(sorted({renamed.get(n, n) for n in names if n in renamed or n in kept}))
+            for names in self.batch
+        )
+        return product.replace(
+            a_contract=self.core_labels(first)[-2:].index(contract),
+            b_contract=self.core_labels(second)[-2:].index(contract),
+            ragged=self.ragged and ("m" if rows == self.ragged else "k"),
+            batch=batch,
+            batch_invariant=self.batch_invariant and rows == "m",
+        ), (first, second)
+
+    def _restrict(self, names: set[str]) -> "GemmSpec":
+        kept = tuple(name for name in self.operands if name in names)
+        batch = tuple(tuple(n for n in axis if n in names or n == "d") for axis in self.batch)
+        return self.replace(operands=kept, batch=batch)
