@@ -1,0 +1,1 @@
+"""Parts that Pallas kernels are made of."""

@@ -1,0 +1,86 @@
+"""The order in which a persistent grid walks the output tiles, and who reads what there."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.experimental.pallas.mosaic_gpu as plgpu
+from jax import lax
+
+from jaxgemm.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """One output tile of one CTA, as traced scalars.
+
+    Attributes:
+      batch_index: linear index over the batch axes of d.
+      m_index: tiles above it.
+      n_index: tiles to the left of it.
+      turn: how many tiles this CTA has done before.
+    """
+
+    batch_index: jax.Array
+    m_index: jax.Array
+    n_index: jax.Array
+    turn: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class TileOrder:
+    """A walk over (batch, m, n): batch outermost, snaking in strips that fit the L2 cache.
+
+    Attributes:
+      num_batch: matrices in d.
+      num_m: tiles along m.
+      num_n: tiles along n.
+      minor_dim: the dimension (0: m, 1: n) along which tiles of one strip lie side by side.
+      strip_width: tiles side by side in a strip.
+    """
+
+    num_batch: int
+    num_m: int
+    num_n: int
+    minor_dim: int
+    strip_width: int
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of all matrices."""
+        return self.num_batch * self.num_m * self.num_n
+
+    def loop(self, grid_axis: str, body: Callable[[Tile], None]) -> None:
+        """Runs `body` on the tiles of this CTA, every `axis_size(grid_axis)`-th of the walk."""
+
+        @plgpu.nd_loop((self.num_batch, self.num_m * self.num_n), collective_axes=grid_axis)
+        def _(loop_info: plgpu.NDLoopInfo) -> None:
+            batch_index, matrix_tile = loop_info.index
+            m_index, n_index = plgpu.planar_snake(
+                matrix_tile, (self.num_m, self.num_n), self.minor_dim, self.strip_width
+            )
+            body(Tile(batch_index, m_index, n_index, loop_info.local_index))
+
+
+def num_matrices(problem: Problem, name: str) -> int:
+    """How many matrices an operand or output holds: the product of its own batch axes."""
+    return math.prod(problem.size[label] for label in problem.spec.batch_labels(name))
+
+
+def operand_matrix(problem: Problem, name: str, batch_index: jax.Array) -> jax.Array | int:
+    """Which of its own matrices an operand contributes to matrix `batch_index` of d.
+
+    The batch axes of d are the digits of `batch_index`; the operand keeps those that it has.
+    """
+    axes, own = problem.spec.batch_labels("d"), problem.spec.batch_labels(name)
+    if own == axes:
+        return batch_index
+    index, d_stride, own_stride = 0, 1, 1
+    for label in reversed(axes):
+        size = problem.size[label]
+        if label in own:
+            index += own_stride * lax.rem(lax.div(batch_index, d_stride), size)
+            own_stride *= size
+        d_stride *= size
+    return index
