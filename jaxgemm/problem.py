@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxgemm import dtypes
+from jaxgemm import dtypes, epilogue
 from jaxgemm.spec import GemmSpec
 
 
@@ -121,3 +122,205 @@ class Problem:
         extras += ["preactivation"] if self.spec.save_preactivation else []
         tail = " + " + ", ".join(extras) if extras else ""
         return f"{' '.join(parts)} {layout} {kinds}{tail}"
+
+
+# What callers pass is checked below, once; everything further down trusts it. `names` maps the
+# roles of a spec to the names that the public function gives them.
+
+_MAX_SIZE = 2**31 - 1
+_INTEGER_ADDENDS = ("int8", "int16", "int32")
+
+
+def _list(names: Any) -> str:
+    return ", ".join(str(name) for name in names)
+
+
+def check_operands(operands: dict[str, Any], names: dict[str, str]) -> None:
+    """Raises unless a and b (and b_up) have supported dtypes, ranks and sizes."""
+    for role, x in operands.items():
+        name = names[role]
+        if role in ("a", "b", "b_up") and not dtypes.is_operand(x.dtype):
+            raise TypeError(
+                f"{name}: dtype {x.dtype} is not supported; it should be one of"
+                f" {_list(dtypes.OPERANDS)}"
+            )
+        for axis, size in enumerate(x.shape):
+            if size > _MAX_SIZE:
+                raise ValueError(
+                    f"{name}: axis {axis} has size {size}; it should be at most {_MAX_SIZE}"
+                )
+    a, b = operands["a"], operands["b"]
+    if not dtypes.can_pair(a.dtype, b.dtype):
+        raise TypeError(
+            f"{names['b']}: dtype {b.dtype} cannot be multiplied with {names['a']}'s {a.dtype};"
+            " both should be floats or both int8"
+        )
+
+
+def check_out_dtype(out_dtype: Any, a: Any, b: Any) -> np.dtype:
+    """The result dtype: `out_dtype`, or the default for a and b.
+
+    Raises:
+      TypeError: a product of these operands cannot be written to it.
+      ValueError: it is float64 and `jax_enable_x64` is off.
+    """
+    if out_dtype is None:
+        return dtypes.default_out(a.dtype, b.dtype)
+    try:
+        dtype = jnp.dtype(out_dtype)
+    except TypeError:
+        raise TypeError(f"out_dtype: {out_dtype!r} is not a dtype") from None
+    allowed = dtypes.out_dtypes(a.dtype, b.dtype)
+    if dtype.name not in allowed:
+        raise TypeError(
+            f"out_dtype: {dtype} cannot hold a product of {a.dtype} and {b.dtype}; it should be"
+            f" one of {_list(allowed)}"
+        )
+    if dtype.name == "float64" and not jax.config.jax_enable_x64:  # pyright: ignore
+        raise ValueError("out_dtype: float64 needs jax_enable_x64, which is off")
+    return dtype
+
+
+def check_activation(activation: Any, accumulator: np.dtype) -> None:
+    """Raises unless it is None or a name that works in the accumulator dtype."""
+    known = tuple(epilogue.ACTIVATIONS)
+    if activation is not None and activation not in known:
+        raise ValueError(
+            f"activation: {activation!r} is unknown; it should be None or one of {_list(known)}"
+        )
+    if activation and dtypes.is_integer(accumulator):
+        known = epilogue.INTEGER_ACTIVATIONS
+        if activation not in known:
+            raise ValueError(
+                f"activation: {activation!r} has no integer form; for integer operands it should"
+                f" be None or one of {_list(known)}"
+            )
+
+
+def check_rank(name: str, x: Any, dims: str, *, exact: bool = False) -> None:
+    """Raises unless x has the dimensions that `dims` lists, or at least those."""
+    wanted = len(dims.split(", "))
+    if len(x.shape) == wanted or (len(x.shape) > wanted and not exact):
+        return
+    shape = f"({dims})" if exact else f"(..., {dims})"
+    raise ValueError(
+        f"{name}: shape {x.shape} has {len(x.shape)} dimension{'s' * (len(x.shape) != 1)}, but it"
+        f" should be {shape}"
+    )
+
+
+def check_contraction(
+    a: Any, a_contract: int, b: Any, b_contract: int, names: dict[str, str]
+) -> None:
+    """Raises unless the contracted axes of a and b (counted in their last two) match."""
+    a_axis, b_axis = len(a.shape) - 2 + a_contract, len(b.shape) - 2 + b_contract
+    if a.shape[a_axis] != b.shape[b_axis]:
+        raise ValueError(
+            f"{names['b']}: contracted axis {b_axis} has size {b.shape[b_axis]}, but"
+            f" {names['a']}'s contracted axis {a_axis} has size {a.shape[a_axis]}"
+        )
+
+
+def check_batch(a: Any, b: Any, names: dict[str, str]) -> tuple[int, ...]:
+    """The batch shape that the leading axes of a and b broadcast to."""
+    try:
+        return np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise ValueError(
+            f"{names['b']}: batch axes {b.shape[:-2]} do not broadcast with {names['a']}'s batch"
+            f" axes {a.shape[:-2]}"
+        ) from None
+
+
+def check_addend(name: str, x: Any, shape: tuple[int, ...], dims: str, integer: bool) -> None:
+    """Raises unless c or bias has a dtype for the accumulator; bias must have exactly `shape`."""
+    known = _INTEGER_ADDENDS if integer else dtypes.out_dtypes("float32", "float32")
+    if x.dtype.name not in known:
+        kind = "integer" if integer else "float"
+        raise TypeError(
+            f"{name}: dtype {x.dtype} cannot be added to {kind} products; it should be one of"
+            f" {_list(known)}"
+        )
+    if name == "c":
+        try:
+            fits = np.broadcast_shapes(x.shape, shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(f"c: shape {x.shape} does not broadcast to the result's {shape}")
+    elif x.shape != shape:
+        raise ValueError(f"{name}: shape {x.shape} should be ({dims}) = {shape}")
+
+
+def check_scalar(name: str, x: Any, integer: bool) -> None:
+    """Raises unless x is a real scalar of the accumulator's kind."""
+    dtype, shape = jax.dtypes.result_type(x), np.shape(x)
+    if shape != ():
+        raise ValueError(f"{name}: has shape {shape}; it should be a scalar")
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(f"{name}: dtype {dtype} is complex; it should be a real scalar")
+    if integer and jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(
+            f"{name}: dtype {dtype} would leave the integers; for integer operands it should be"
+            " an integer (or scale the converted result)"
+        )
+
+
+def check_group_sizes(sizes: Any, num_groups: int, rhs_name: str) -> None:
+    """Raises unless group_sizes is an integer vector with one size for each matrix of rhs."""
+    if not dtypes.is_integer(sizes.dtype):
+        raise TypeError(f"group_sizes: dtype {sizes.dtype} should be an integer dtype")
+    if sizes.shape != (num_groups,):
+        raise ValueError(
+            f"group_sizes: shape {sizes.shape} should be (g,) = ({num_groups},), one size for each"
+            f" matrix of {rhs_name}"
+        )
+
+
+def check_same(name: str, x: Any, other_name: str, other: Any) -> None:
+    """Raises unless x has the shape and dtype of another operand."""
+    if x.shape != other.shape:
+        raise ValueError(f"{name}: shape {x.shape} should be {other_name}'s {other.shape}")
+    if x.dtype != other.dtype:
+        raise TypeError(f"{name}: dtype {x.dtype} should be {other_name}'s {other.dtype}")
+
+
+def check_dimension_numbers(lhs: Any, rhs: Any, dimension_numbers: Any) -> None:
+    """Raises unless the axes of a dot_general exist, are distinct, and match in size."""
+    contract, batch = dimension_numbers
+    for name, x, axes in (
+        ("lhs", lhs, (*contract[0], *batch[0])),
+        ("rhs", rhs, (*contract[1], *batch[1])),
+    ):
+        if len(set(axes)) < len(axes) or not set(axes) <= set(range(x.ndim)):
+            raise ValueError(
+                f"dimension_numbers: {name} has {x.ndim} dimensions; its axes {axes} should be"
+                " distinct and among them"
+            )
+    for what, (left, right) in (("contracted", contract), ("batch", batch)):
+        if len(left) != len(right):
+            raise ValueError(
+                f"dimension_numbers: lhs has {len(left)} {what} axes, but rhs has {len(right)}"
+            )
+        for i, j in zip(left, right, strict=True):
+            if lhs.shape[i] != rhs.shape[j]:
+                raise ValueError(
+                    f"rhs: {what} axis {j} has size {rhs.shape[j]}, but lhs's {what} axis {i} has"
+                    f" size {lhs.shape[i]}"
+                )
+
+
+def check_flag(name: str, x: Any) -> bool:
+    """x as a bool; raises unless it is one, of Python's or numpy's."""
+    if not isinstance(x, bool | np.bool_):
+        raise TypeError(f"{name}: {x!r} is a {type(x).__name__}; it should be True or False")
+    return bool(x)
+
+
+def check_array(name: str, x: Any) -> jax.Array:
+    """x as a JAX array; raises unless it is an array of JAX's or numpy's."""
+    if not isinstance(x, jax.Array | np.ndarray | np.generic):
+        raise TypeError(
+            f"{name}: a {type(x).__name__} is not an array; it should be a jax or numpy array"
+        )
+    return jnp.asarray(x)

@@ -119,7 +119,10 @@ class GemmSpec:
         """Only alpha · a · b (alpha if `scaled` and present): the bilinear part of the spec."""
         kept = {"a", "b", "group_sizes", "row_start", *(("alpha",) if scaled else ())}
         return self._restrict(kept).replace(
-            out_dtype=out_dtype, activation=None, save_preactivation=False
+            out_dtype=out_dtype,
+            residual_dtype=out_dtype,
+            activation=None,
+            save_preactivation=False,
         )
 
     def gradient_product(
@@ -152,6 +155,23 @@ class GemmSpec:
             batch=batch,
             batch_invariant=self.batch_invariant and rows == "m",
         ), (first, second)
+
+    def bias_product(self, out_dtype: np.dtype) -> "GemmSpec":
+        """`ragged="m"`: ones (m, 1) times bias (g, 1, n), which deals each row its group's bias."""
+        renamed = {"bias": "b", "d": "d", "group_sizes": "group_sizes", "row_start": "row_start"}
+        spec = self._restrict({"a", "b", "bias", "group_sizes", "row_start"}).product(out_dtype)
+        batch = tuple(
+            tuple(sorted(renamed[n] for n in names if n in renamed)) for names in self.batch
+        )
+        # "highest": a bias is added as it is, whatever precision products of float32 have.
+        return spec.replace(a_contract=1, b_contract=0, batch=batch, precision="highest")
+
+    def plus_c(self) -> "GemmSpec":
+        """The spec with c, of the shape of d, added before the one rounding."""
+        names = {*self.operands, "c"}
+        batch = tuple(tuple(sorted({*axis, "c"})) if "d" in axis else axis for axis in self.batch)
+        operands = tuple(name for name in OPERAND_ORDER if name in names)
+        return self.replace(operands=operands, batch=batch)
 
     def _restrict(self, names: set[str]) -> "GemmSpec":
         kept = tuple(name for name in self.operands if name in names)

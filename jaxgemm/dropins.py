@@ -1,0 +1,177 @@
+"""The signatures that existing code calls: matmul, dot_general and ragged_dot on top of `gemm`."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.typing import ArrayLike, DTypeLike
+
+from jaxgemm import problem
+from jaxgemm.api import Precision, gemm, grouped_gemm
+
+DimensionNumbers = tuple[
+    tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]
+]
+
+
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: Precision = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> jax.Array:
+    """`jnp.matmul`'s signature and shapes, vectors included, with `gemm`'s semantics.
+
+    Args:
+      a: (..., m, k) or (k,).
+      b: (..., k, n) or (k,).
+      precision: as in `gemm`.
+      preferred_element_type: `gemm`'s `out_dtype`.
+
+    Returns:
+      (..., m, n), without the dimension that a vector lacks.
+
+    Raises:
+      ValueError: shapes that do not fit.
+      TypeError: dtypes that do not fit.
+
+    Example:
+      >>> import jax.numpy as jnp, jaxgemm
+      >>> jaxgemm.matmul(jnp.ones((5, 3)), jnp.ones(3)).shape
+      (5,)
+    """
+    a, b = problem.check_array("a", a), problem.check_array("b", b)
+    for name, x in (("a", a), ("b", b)):
+        problem.check_rank(name, x, "k")
+    result = gemm(
+        a[None, :] if a.ndim == 1 else a,
+        b[:, None] if b.ndim == 1 else b,
+        out_dtype=preferred_element_type,
+        precision=precision,
+    )
+    result = result[..., 0] if b.ndim == 1 else result
+    return result if a.ndim > 1 else result[..., 0] if b.ndim == 1 else result[..., 0, :]
+
+
+def dot_general(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    dimension_numbers: DimensionNumbers,
+    precision: Precision = None,
+    preferred_element_type: DTypeLike | None = None,
+    *,
+    out_sharding: Any = None,
+) -> jax.Array:
+    """`lax.dot_general`'s signature and shapes, with `gemm`'s semantics.
+
+    It is what `flax.linen.Dense(dot_general=jaxgemm.dot_general)` takes. An operand whose batch
+    axes come first and whose contracted axes are next to one another is not moved in memory.
+
+    Args:
+      lhs: any rank.
+      rhs: any rank.
+      dimension_numbers: ((lhs contracted, rhs contracted), (lhs batch, rhs batch)) axes.
+      precision: as in `gemm`; the (lhs, rhs) pair that lax accepts must hold the same name twice.
+      preferred_element_type: `gemm`'s `out_dtype`.
+      out_sharding: must be None.
+
+    Returns:
+      (batch axes, free axes of lhs, free axes of rhs).
+
+    Raises:
+      ValueError: shapes or axes that do not fit.
+      TypeError: dtypes that do not fit.
+
+    Example:
+      >>> import jax.numpy as jnp, jaxgemm
+      >>> x, w = jnp.ones((2, 3, 8)), jnp.ones((8, 5))
+      >>> jaxgemm.dot_general(x, w, (((2,), (0,)), ((), ()))).shape
+      (2, 3, 5)
+    """
+    if out_sharding is not None:
+        raise ValueError("out_sharding: is not supported; it should be None")
+    if isinstance(precision, tuple):
+        if len(set(precision)) > 1:
+            raise ValueError(f"precision: {precision} differs between lhs and rhs; give one")
+        precision = precision[0]
+    lhs, rhs = problem.check_array("lhs", lhs), problem.check_array("rhs", rhs)
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
+    problem.check_dimension_numbers(lhs, rhs, dimension_numbers)
+    a, a_free, transpose_a = _as_matrix(lhs, lhs_batch, lhs_contract, contract_first=False)
+    b, b_free, transpose_b = _as_matrix(rhs, rhs_batch, rhs_contract, contract_first=True)
+    result = gemm(
+        a,
+        b,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        out_dtype=preferred_element_type,
+        precision=precision,
+    )
+    return result.reshape(*result.shape[:-2], *a_free, *b_free)
+
+
+def _as_matrix(
+    x: jax.Array, batch: Sequence[int], contract: Sequence[int], *, contract_first: bool
+) -> tuple[jax.Array, tuple[int, ...], bool]:
+    """x as (batch…, rows, columns), the sizes of its free axes, and whether it is transposed.
+
+    The usual orientation has the contraction first for rhs and last for lhs; the other one is
+    taken when only that one needs no data movement.
+    """
+    batch, contract = tuple(batch), tuple(contract)
+    free = tuple(i for i in range(x.ndim) if i not in (*batch, *contract))
+    orders = {True: (*batch, *contract, *free), False: (*batch, *free, *contract)}
+    in_place = tuple(range(x.ndim))
+    if orders[not contract_first] == in_place != orders[contract_first]:
+        contract_first, transposed = not contract_first, True
+    else:
+        transposed = False
+    free_sizes = tuple(x.shape[i] for i in free)
+    k, rows = math.prod(x.shape[i] for i in contract), math.prod(free_sizes)
+    matrix = (k, rows) if contract_first else (rows, k)
+    lead = tuple(x.shape[i] for i in batch)
+    return lax.transpose(x, orders[contract_first]).reshape(*lead, *matrix), free_sizes, transposed
+
+
+def ragged_dot(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
+    precision: Precision = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: ArrayLike | None = None,
+    out_sharding: Any = None,
+) -> jax.Array:
+    """`lax.ragged_dot`'s signature, with `grouped_gemm`'s semantics.
+
+    Args:
+      lhs: (m, k).
+      rhs: (g, k, n).
+      group_sizes: (g,).
+      precision: as in `gemm`.
+      preferred_element_type: `gemm`'s `out_dtype`.
+      group_offset: must be None, as in lax.
+      out_sharding: must be None.
+
+    Returns:
+      (m, n).
+
+    Raises:
+      ValueError: shapes that do not fit.
+      TypeError: dtypes that do not fit.
+
+    Example:
+      >>> import jax.numpy as jnp, jaxgemm
+      >>> x, w = jnp.ones((10, 8)), jnp.ones((3, 8, 16))
+      >>> jaxgemm.ragged_dot(x, w, jnp.array([4, 0, 5])).shape
+      (10, 16)
+    """
+    for name, value in (("group_offset", group_offset), ("out_sharding", out_sharding)):
+        if value is not None:
+            raise ValueError(f"{name}: is not supported; it should be None")
+    return grouped_gemm(
+        lhs, rhs, group_sizes, precision=precision, out_dtype=preferred_element_type
+    )

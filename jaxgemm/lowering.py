@@ -1,0 +1,66 @@
+"""How `gemm_p` becomes code: the reference on CPUs, a planned kernel on CUDA devices."""
+
+import warnings
+from typing import Any
+
+import jax
+from jax.interpreters import mlir
+
+from jaxgemm import canonical, device, dispatch, reference
+from jaxgemm.errors import FallbackWarning
+from jaxgemm.kernel import Kernel
+from jaxgemm.policy import Policy
+from jaxgemm.primitive import gemm_p
+from jaxgemm.problem import Problem
+from jaxgemm.rules import sharding
+from jaxgemm.spec import GemmSpec
+
+
+def _lower_kernel(
+    ctx: Any, operands: tuple[Any, ...], spec: GemmSpec, kernel: Kernel, config: Any
+) -> Any:
+    """Emits one kernel for the operands' sizes."""
+
+    def call(*xs: jax.Array) -> tuple[jax.Array, ...]:
+        problem = Problem.of(spec, xs)
+        named = dict(zip(spec.operands, xs, strict=True))
+        return canonical.evaluate(problem, named, lambda p, ops: kernel.run(p, config, ops))
+
+    return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
+
+
+def _lower_elsewhere(ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy) -> Any:
+    if sharding.is_global(ctx):
+        return sharding.lower_partitioned(ctx, operands, spec, policy)
+    del policy
+    dynamic = "cpu" in (ctx.platforms or ctx.module_context.platforms)
+    config = reference.Config(dynamic_trip_count=dynamic)
+    return _lower_kernel(ctx, operands, spec, reference.KERNEL, config)
+
+
+def _lower_cuda(ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy) -> Any:
+    if sharding.is_global(ctx):
+        return sharding.lower_partitioned(ctx, operands, spec, policy)
+    target = device.named(policy.device) if policy.device else device.current_cuda()
+    if target is None:
+        # Lowering for a GPU that nobody described: only XLA itself can plan for it.
+        config = reference.Config(dynamic_trip_count=False)
+        return _lower_kernel(ctx, operands, spec, reference.KERNEL, config)
+    plan = dispatch.plan(canonical.canonical(Problem.of(spec, ctx.avals_in)), target, policy)
+    for choice, following in zip(plan.choices, (*plan.choices[1:], None), strict=True):
+        try:
+            return _lower_kernel(ctx, operands, spec, choice.kernel, choice.config)
+        except Exception as error:
+            if policy.strict or following is None:
+                raise
+            warnings.warn(
+                f"{choice.kernel.name} failed to lower {plan.problem}, so"
+                f" {following.kernel.name} answers: {type(error).__name__}: {error}",
+                FallbackWarning,
+                stacklevel=2,
+            )
+    raise AssertionError("unreachable: the last choice returns or raises")
+
+
+mlir.register_lowering(gemm_p, _lower_elsewhere)
+mlir.register_lowering(gemm_p, _lower_cuda, platform="cuda")

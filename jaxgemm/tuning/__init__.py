@@ -1,0 +1,1 @@
+"""Choosing among kernels and configs: the cost model."""
