@@ -4,6 +4,7 @@ from jaxgemm import lowering as _lowering
 from jaxgemm.api import gated_gemm, gemm, grouped_gemm
 from jaxgemm.dropins import dot_general, matmul, ragged_dot
 from jaxgemm.errors import FallbackWarning, UnsupportedProblem
+from jaxgemm.explain import Explanation, explain
 from jaxgemm.policy import use
 from jaxgemm.rules import batching as _batching
 from jaxgemm.rules import derivative as _derivative
@@ -14,11 +15,13 @@ del _batching, _derivative, _lowering
 
 __version__ = "0.1.0"
 __all__ = [
+    "Explanation",
     "FallbackWarning",
     "UnsupportedProblem",
     "checkpoint_dots",
     "checkpoint_dots_with_no_batch_dims",
     "dot_general",
+    "explain",
     "gated_gemm",
     "gemm",
     "grouped_gemm",

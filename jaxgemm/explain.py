@@ -1,0 +1,175 @@
+"""`explain`: what would run for a function's GEMMs, what bounds it, and why nothing else runs."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from jaxgemm import canonical, device, dispatch, policy
+from jaxgemm.device import Device
+from jaxgemm.errors import UnsupportedProblem
+from jaxgemm.policy import Policy
+from jaxgemm.primitive import gemm_p
+from jaxgemm.problem import Problem
+from jaxgemm.tuning import cost
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One distinct GEMM of a function.
+
+    Attributes:
+      problem: it, as kernels see it: batch axes merged and folded.
+      count: how often it occurs in the traced function (a loop body counts once).
+      roof: the two lower bounds.
+      plan: what runs, or the `UnsupportedProblem` that running it raises.
+    """
+
+    problem: Problem
+    count: int
+    roof: cost.Roof
+    plan: dispatch.Plan | UnsupportedProblem
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel that runs, or "none"."""
+        return self.plan.kernel.name if isinstance(self.plan, dispatch.Plan) else "none"
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Every kernel that does not run → why."""
+        if isinstance(self.plan, UnsupportedProblem):
+            return self.plan.reasons
+        dearer = {
+            c.kernel.name: f"accepts it; estimated at {c.estimate.time_us:.1f} us"
+            for c in self.plan.choices[1:-1]
+        }
+        last = self.plan.choices[1:][-1:]
+        fallback = {c.kernel.name: "accepts it; runs if everything else fails" for c in last}
+        return {**dict(self.plan.reasons), **dearer, **fallback}
+
+    def __str__(self) -> str:
+        roof, lines = self.roof, [f"{self.problem}  (x{self.count})"]
+        lines.append(
+            f"  roof     {roof.binds}-bound: {roof.time_us:.2f} us at the roof"
+            f" (compute {roof.compute_us:.2f} us, memory {roof.memory_us:.2f} us),"
+            f" {roof.intensity:.1f} flop/byte, {roof.flops / 1e9:.4g} Gflop,"
+            f" {roof.min_bytes / 1e6:.4g} MB"
+        )
+        if isinstance(self.plan, dispatch.Plan):
+            choice, estimate = self.plan.choices[0], self.plan.choices[0].estimate
+            lines.append(f"  kernel   {choice.kernel.name} (chosen by {self.plan.chosen_by})")
+            lines.append(f"  config   {choice.config}")
+            if choice.config.smem_bytes:
+                lines.append(
+                    f"  tiles    {estimate.tiles} of {'x'.join(map(str, choice.config.cta_tile))}"
+                    f" in {estimate.waves:.2f} waves: {estimate.tail_utilisation:.0%} of the slots"
+                    f" used, {estimate.edge_utilisation:.0%} of the tiles' elements;"
+                    f" estimated {estimate.time_us:.1f} us"
+                )
+        else:
+            lines.append("  kernel   none: running it raises UnsupportedProblem")
+        lines += [f"  not      {name}: {reason}" for name, reason in self.reasons.items()]
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """The distinct GEMMs of a function, in the order in which they first occur.
+
+    `str` gives every detail, `table()` a line for each.
+    """
+
+    device: Device
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        head = f"{len(self.rows)} distinct GEMMs on {self.device.name}"
+        return "\n\n".join([head, *map(str, self.rows)])
+
+    def table(self) -> str:
+        """One line a GEMM: count, problem, kernel, what binds it, time at the roof."""
+        cells = [("count", "kernel", "bound", "roof us", "flop/B", "problem")]
+        for row in self.rows:
+            numbers = (f"{row.roof.time_us:.2f}", f"{row.roof.intensity:.0f}")
+            cells.append(
+                (str(row.count), row.kernel, row.roof.binds, *numbers, str(row.problem))
+            )
+        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in cells
+        )
+
+
+def explain(
+    function: Callable[..., Any], *args: Any, device: str | None = None, **kwargs: Any
+) -> Explanation:
+    """What jaxgemm would run for every GEMM of a function, and why.
+
+    Nothing is computed or compiled: the function is traced.
+
+    Args:
+      function: anything JAX can trace: `jaxgemm.gemm` itself, a model, `jax.grad` of a loss.
+      *args: its arguments: arrays or `jax.ShapeDtypeStruct`s.
+      device: a chip such as "nvidia_h200" to plan for; None means the one that is there.
+      **kwargs: its keyword arguments. Those that hold arrays are traced.
+
+    Returns:
+      An `Explanation`: print it, or read its `rows`.
+
+    Raises:
+      ValueError: the device is unknown; or whatever tracing the function raises.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, jaxgemm
+      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> print(jaxgemm.explain(jaxgemm.gemm, x, x, device="nvidia_h200").table())  # doctest: +SKIP
+    """
+    with policy.use(device=device):
+        target = device_named(device)
+        arrays = {k: v for k, v in kwargs.items() if hasattr(v, "shape")}
+        static = {k: v for k, v in kwargs.items() if k not in arrays}
+        jaxpr = jax.make_jaxpr(lambda xs, named: function(*xs, **named, **static))(args, arrays)
+    counts: dict[tuple[Problem, Policy], int] = {}
+    for equation in _gemms(jaxpr.jaxpr):
+        spec = equation.params["spec"]
+        problem = canonical.canonical(Problem.of(spec, [v.aval for v in equation.invars]))
+        key = (problem, equation.params["policy"])
+        counts[key] = counts.get(key, 0) + 1
+    rows = [_row(problem, rules, n, target) for (problem, rules), n in counts.items()]
+    return Explanation(target, tuple(rows))
+
+
+def device_named(name: str | None) -> Device:
+    """The device to plan for: the named one, that of `use(device=…)`, or the one that is there."""
+    name = name or policy.current().device
+    return device.named(name) if name else device.current()
+
+
+def _row(problem: Problem, rules: Policy, count: int, target: Device) -> Row:
+    try:
+        plan = dispatch.plan(problem, target, rules)
+    except UnsupportedProblem as error:
+        plan = error
+    return Row(problem, count, cost.roof(problem, target), plan)
+
+
+def _gemms(jaxpr: Any) -> Iterator[Any]:
+    """Every `gemm_p` equation of a jaxpr and of those inside it."""
+    for equation in jaxpr.eqns:
+        if equation.primitive is gemm_p:
+            yield equation
+            continue
+        leaves = jax.tree.leaves(equation.params, is_leaf=_is_jaxpr)
+        for leaf in leaves:
+            if isinstance(leaf, core.ClosedJaxpr):
+                yield from _gemms(leaf.jaxpr)
+            elif isinstance(leaf, core.Jaxpr):
+                yield from _gemms(leaf)
+
+
+def _is_jaxpr(x: Any) -> bool:
+    return isinstance(x, core.ClosedJaxpr | core.Jaxpr)
