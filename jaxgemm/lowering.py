@@ -26,7 +26,11 @@ def _lower_kernel(
         named = dict(zip(spec.operands, xs, strict=True))
         return canonical.evaluate(problem, named, lambda p, ops: kernel.run(p, config, ops))
 
-    return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
+    # Inside shard_map types say which values differ between devices. A kernel is local code: the
+    # primitive has settled that already, and loops in it must not have to repeat it.
+    avals = [x.update(manual_axis_type=type(x.manual_axis_type)()) for x in ctx.avals_in]
+    local = ctx.replace(avals_in=avals)
+    return mlir.lower_fun(call, multiple_results=True)(local, *operands)
 
 
 def _lower_elsewhere(ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy) -> Any:

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 from jax.extend.core import Primitive
 
-from jaxgemm import reference
 from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
 from jaxgemm.spec import GemmSpec
@@ -42,24 +41,31 @@ def _impl(*operands: jax.Array, spec: GemmSpec, policy: Policy) -> tuple[jax.Arr
 def _abstract_eval(*avals: Any, spec: GemmSpec, policy: Policy) -> list[Any]:
     del policy
     problem = Problem.of(spec, avals)
-    outputs = [
+    axes = _explicit_axes(spec, avals)
+    return [
         avals[0].update(
             shape=problem.shape(name),
             dtype=problem.dtype(name),
             weak_type=False,
-            sharding=avals[0].sharding.update(spec=[None] * len(problem.shape(name))),
+            sharding=avals[0].sharding.update(spec=[axes.get(x) for x in spec.labels(name)]),
         )
         for name in spec.outputs
     ]
-    if not any(aval.sharding.spec and any(aval.sharding.spec) for aval in avals):
-        return outputs
-    # Explicit sharding: the type of the result says where it lies; the reference knows.
-    config = reference.Config(dynamic_trip_count=True)
-    typed = jax.eval_shape(
-        lambda *xs: reference.evaluate(spec, dict(zip(spec.operands, xs, strict=True)), config),
-        *(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in avals),
-    )
-    return [
-        out.update(sharding=out.sharding.update(spec=struct.sharding.spec))
-        for out, struct in zip(outputs, typed, strict=True)
-    ]
+
+
+def _explicit_axes(spec: GemmSpec, avals: tuple[Any, ...]) -> dict[str, Any]:
+    """label of d → the mesh axes that its type says it is divided over, in explicit sharding.
+
+    As in a dot, a dimension lies as in the operand that has it; a sharded contraction is summed
+    over the devices, so it leaves no trace in the type.
+    """
+    axes: dict[str, Any] = {}
+    used: set[Any] = set()
+    for name, aval in zip(spec.operands, avals, strict=True):
+        for label, part in zip(spec.labels(name), aval.sharding.spec, strict=False):
+            parts = part if isinstance(part, tuple) else (part,)
+            if part is None or label in axes or used & set(parts):
+                continue
+            used |= set(parts)
+            axes[label] = part
+    return axes

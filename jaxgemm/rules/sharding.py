@@ -67,8 +67,9 @@ def _factors(spec: GemmSpec, name: str) -> tuple[str, ...]:
 def _rule(spec: GemmSpec) -> SdyShardingRule:
     operands = tuple(ArrayMapping(*_factors(spec, name)) for name in spec.operands)
     results = tuple(ArrayMapping(*_factors(spec, name)) for name in spec.outputs)
-    kept = {label for mapping in results for label in mapping}
-    reduced = sorted({label for mapping in operands for label in mapping} - kept - {"s"})
+    kept = {label for mapping in results for label in mapping} | {"s"}
+    # Shardy wants them in the order in which they first appear.
+    reduced = dict.fromkeys(x for mapping in operands for x in mapping if x not in kept)
     sizes = ("s",) if "group_sizes" in spec.operands else ()
     return SdyShardingRule(
         operands, results, reduction_factors=tuple(reduced), need_replication_factors=sizes
@@ -105,9 +106,9 @@ def _assign(spec: GemmSpec, mesh: Any, arguments: Any, results: Any) -> dict[str
                 continue
             axes[label] = wanted
             used |= set(wanted)
-    if spec.ragged and spec.batch:
-        # The epilogue of a partial sum is only written for one grouped product at a time.
-        axes.pop("k" if spec.ragged == "m" else "", None)
+    if spec.ragged == "m" and spec.batch:
+        # `reference.finish` takes the bias of one grouped product at a time.
+        axes.pop("k", None)
     return axes
 
 
@@ -172,8 +173,8 @@ def _window_of_groups(
         "group_sizes": spec.batch_labels("group_sizes"),
         "row_start": spec.batch_labels("row_start") if "row_start" in operands else (),
     }
-    lead = [label for label in (f"b{i}" for i in range(len(spec.batch))) 
-            if label in labels["group_sizes"] or label in labels["row_start"]]
+    either = {*labels["group_sizes"], *labels["row_start"]}
+    lead = [label for label in (f"b{i}" for i in range(len(spec.batch))) if label in either]
     for label in reversed(lead):
         clip = jax.vmap(
             clip,
