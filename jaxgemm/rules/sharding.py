@@ -50,12 +50,37 @@ def is_global(ctx: Any) -> bool:
 def lower_partitioned(
     ctx: Any, operands: tuple[Any, ...], spec: GemmSpec, policy: Policy
 ) -> Any:
-    """Emits the call that XLA's partitioner asks `_partition` about."""
+    """Emits the product for whole arrays: XLA's partitioner asks `_partition`, or types decide."""
+    if any(any(aval.sharding.spec) for aval in ctx.avals_in):
+        return mlir.lower_fun(
+            functools.partial(_as_types_say, spec, policy, ctx.avals_in), multiple_results=True
+        )(ctx, *operands)
     call = custom_partitioning(lambda *xs: bind(spec, policy, xs))
     call.def_partition(
         partition=functools.partial(_partition, spec, policy), sharding_rule=_rule(spec)
     )
     return mlir.lower_fun(lambda *xs: call(*xs), multiple_results=True)(ctx, *operands)
+
+
+def _as_types_say(
+    spec: GemmSpec, policy: Policy, avals: Any, *operands: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Explicit sharding: the operands' types are the placement, so this is a shard_map."""
+    axes = _assign(spec, avals[0].sharding.mesh, avals, ())
+
+    def place(name: str) -> PartitionSpec:
+        return PartitionSpec(*(axes.get(label) or None for label in _factors(spec, name)))
+
+    moved = tuple(
+        jax.sharding.reshard(x, place(name)) for name, x in zip(spec.operands, operands, strict=True)
+    )
+    return jax.shard_map(
+        functools.partial(_local, spec, policy, axes),
+        in_specs=tuple(place(name) for name in spec.operands),
+        out_specs=tuple(place(name) for name in spec.outputs),
+        # Sums over devices are written out in `_local`; there is nothing left to check.
+        check_vma=False,
+    )(*moved)
 
 
 def _factors(spec: GemmSpec, name: str) -> tuple[str, ...]:
@@ -93,10 +118,10 @@ def _partition(
 
 
 def _assign(spec: GemmSpec, mesh: Any, arguments: Any, results: Any) -> dict[str, tuple[str, ...]]:
-    """label → the mesh axes it is divided over; results decide before a, b and the rest."""
+    """label → the mesh axes it is divided over; results, if given, decide before operands."""
     axes: dict[str, tuple[str, ...]] = {}
     used: set[str] = set()
-    named = [*zip(spec.outputs, results, strict=True), *zip(spec.operands, arguments, strict=True)]
+    named = [*zip(spec.outputs, results, strict=False), *zip(spec.operands, arguments, strict=True)]
     for name, struct in named:
         parts = getattr(struct.sharding, "spec", None) or ()
         for label, part, size in zip(_factors(spec, name), parts, struct.shape, strict=False):
