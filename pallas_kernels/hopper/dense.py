@@ -13,6 +13,7 @@ from jax import lax
 from jaxgemm.device import Device
 from jaxgemm.kernel import Kernel, Operands
 from jaxgemm.problem import Problem
+from pallas_kernels.common import epilogue
 from pallas_kernels.common.schedule import Tile, TileOrder, num_matrices, operand_matrix
 from pallas_kernels.common.tiles import swizzled
 
@@ -21,6 +22,24 @@ _EPILOGUE_ROWS = 64
 _EPILOGUE_SLOTS = 2
 _PRODUCER_REGISTERS = 40
 _CONSUMER_REGISTERS = 232
+_MIN_STAGES, _MAX_STAGES = 2, 8
+# Barriers, and the alignment of every buffer.
+_RESERVED_SMEM_BYTES = 1024
+# Per SM: multiply-adds of 16-bit wgmma, bytes that arrive from L2, and what a tile costs besides.
+_FMAS_PER_CLOCK, _BYTES_PER_CLOCK, _CLOCKS_PER_TILE = 2048, 48, 2000
+# (cta_tile_m, cta_tile_n, consumers_along, cluster_along, strip_width)
+_SHAPES: tuple[tuple[int, int, Literal["m", "n"], Literal["m", "n"] | None, int], ...] = (
+    (128, 256, "m", "m", 8),
+    (128, 256, "m", None, 8),
+    (128, 256, "n", "m", 8),
+    (256, 128, "m", "n", 8),
+    (256, 128, "m", None, 8),
+    (128, 192, "m", "m", 8),
+    (128, 128, "m", None, 8),
+    (128, 64, "m", None, 8),
+    (64, 256, "n", None, 8),
+    (64, 128, "n", None, 8),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +52,8 @@ class Config:
       tile_k: contraction depth of one stage.
       stages: slots of the ring of a and b tiles.
       consumers_along: which side of the CTA's tile its two consumers divide.
+      cluster_along: along which side of d two CTAs form a cluster and share the loads of the
+        other operand; None for CTAs on their own.
       epilogue_columns: columns that a consumer stages at a time.
       staged_itemsize: bytes that c, d and z together take per staged element.
       minor_dim: the side (0: m, 1: n) along which neighbouring CTAs lie.
@@ -45,6 +66,7 @@ class Config:
     tile_k: int
     stages: int
     consumers_along: Literal["m", "n"]
+    cluster_along: Literal["m", "n"] | None
     epilogue_columns: int
     staged_itemsize: int
     minor_dim: int
@@ -67,9 +89,27 @@ class Config:
         return self.cta_tile_n // (_NUM_CONSUMERS if self.consumers_along == "n" else 1)
 
     @property
+    def num_slices(self) -> int:
+        """Pieces in which a consumer finishes and stores its part of the tile."""
+        rows, columns = self.wg_tile_m // _EPILOGUE_ROWS, self.wg_tile_n // self.epilogue_columns
+        return rows * columns
+
+    def slice_offsets(self, index: int) -> tuple[int, int]:
+        """Row and column at which a slice begins within a consumer's part; rows vary fastest."""
+        column, row = divmod(index, self.wg_tile_m // _EPILOGUE_ROWS)
+        return row * _EPILOGUE_ROWS, column * self.epilogue_columns
+
+    @property
     def cluster_size(self) -> int:
         """CTAs that share operand loads."""
-        return 1
+        return 1 if self.cluster_along is None else 2
+
+    @property
+    def cluster_tile(self) -> tuple[int, int]:
+        """Rows and columns of d that a cluster computes at a time."""
+        m = self.cta_tile_m * (self.cluster_size if self.cluster_along == "m" else 1)
+        n = self.cta_tile_n * (self.cluster_size if self.cluster_along == "n" else 1)
+        return m, n
 
     @property
     def split_k(self) -> int:
@@ -79,9 +119,13 @@ class Config:
     @property
     def smem_bytes(self) -> int:
         """The ring of a and b, and the staging of the epilogue."""
-        ring = self.stages * (self.cta_tile_m + self.cta_tile_n) * self.tile_k * 2
         slot = _EPILOGUE_ROWS * self.epilogue_columns * self.staged_itemsize
-        return ring + _NUM_CONSUMERS * _EPILOGUE_SLOTS * slot
+        return self.stages * self.stage_bytes + _NUM_CONSUMERS * _EPILOGUE_SLOTS * slot
+
+    @property
+    def stage_bytes(self) -> int:
+        """One slot of the ring."""
+        return 2 * (self.cta_tile_m + self.cta_tile_n) * self.tile_k
 
 
 def why_not(problem: Problem, device: Device) -> str | None:
@@ -89,23 +133,46 @@ def why_not(problem: Problem, device: Device) -> str | None:
 
 
 def configs(problem: Problem, device: Device) -> tuple[Config, ...]:
-    names = [n for n in ("c", "d", "z") if n in (*problem.spec.operands, *problem.spec.outputs)]
-    itemsizes = [problem.dtype(n).itemsize for n in names]
-    columns = 128 // max(itemsizes)
-    out = []
-    for m, n, stages, along, minor, width in (
-        (128, 256, 4, "m", 1, 8),
-        (128, 256, 4, "n", 1, 8),
-        (256, 128, 4, "m", 0, 8),
-        (128, 256, 4, "m", 0, 8),
-        (128, 256, 3, "m", 1, 16),
-        (128, 128, 6, "m", 1, 8),
-        (128, 64, 6, "m", 1, 8),
-    ):
-        out.append(
-            Config(m, n, 64, stages, along, columns, sum(itemsizes), minor, width, device.num_sms)
+    """Every tile with as many stages as fit, the cheapest by `_clocks` first."""
+    itemsizes = [problem.dtype(name).itemsize for name in _staged(problem)]
+    found = []
+    for tile_m, tile_n, consumers_along, cluster_along, strip_width in _SHAPES:
+        config = Config(
+            cta_tile_m=tile_m,
+            cta_tile_n=tile_n,
+            tile_k=64,
+            stages=0,
+            consumers_along=consumers_along,
+            cluster_along=cluster_along,
+            epilogue_columns=128 // max(itemsizes),
+            staged_itemsize=sum(itemsizes),
+            minor_dim=0 if tile_m > tile_n else 1,
+            strip_width=strip_width,
+            num_ctas=device.num_sms,
         )
-    return tuple(c for c in out if c.smem_bytes + 1024 <= device.smem_bytes)
+        free = device.smem_bytes - _RESERVED_SMEM_BYTES - config.smem_bytes
+        stages = min(_MAX_STAGES, free // config.stage_bytes)
+        if stages >= _MIN_STAGES:
+            found.append(dataclasses.replace(config, stages=stages))
+    return tuple(sorted(found, key=lambda config: _clocks(problem, config)))
+
+
+def _clocks(problem: Problem, config: Config) -> float:
+    """A rough time, only to order configs: waves of tiles, each bound by wgmma or by its loads."""
+    tile_m, tile_n, _ = config.cta_tile
+    m, n = config.cluster_tile
+    num_tiles = num_matrices(problem, "d") * pl.cdiv(problem.m, m) * pl.cdiv(problem.n, n)
+    waves = pl.cdiv(num_tiles, config.num_ctas // config.cluster_size)
+    shared = {None: 0, "m": tile_n, "n": tile_m}[config.cluster_along] / 2
+    per_k = max(
+        tile_m * tile_n / _FMAS_PER_CLOCK, 2 * (tile_m + tile_n - shared) / _BYTES_PER_CLOCK
+    )
+    return waves * (problem.k * per_k + _CLOCKS_PER_TILE)
+
+
+def _staged(problem: Problem) -> tuple[str, ...]:
+    """The operands and outputs that pass through staging slices, all of the same shape."""
+    return (*(("c",) if problem.has("c") else ()), *problem.spec.outputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +194,38 @@ class _Cta:
         """Stages that one tile's contraction takes."""
         return pl.cdiv(self.problem.k, self.config.tile_k)
 
+    def part(self, tile: Tile) -> Tile:
+        """This CTA's part of a cluster's tile."""
+        side, size = self.config.cluster_along, self.config.cluster_size
+        if side is None:
+            return tile
+        index = getattr(tile, f"{side}_index") * size + lax.axis_index("peer")
+        return dataclasses.replace(tile, **{f"{side}_index": index})
+
     def stage(self, tile: Tile, step: Any) -> jax.Array:
         """The slot of the ring that a step of a tile uses; the ring goes on across tiles."""
         return lax.rem(tile.turn * self.num_steps + step, self.config.stages)
+
+    def slot(self, tile: Tile, index: int) -> jax.Array:
+        """The staging slot of a slice; slots alternate across tiles, which may have odd counts."""
+        return lax.rem(tile.turn * self.config.num_slices + index, _EPILOGUE_SLOTS)
+
+    def offsets(self, tile: Tile, wg: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Row and column at which one consumer's part of a tile begins."""
+        m_offset = tile.m_index * self.config.cta_tile_m
+        n_offset = tile.n_index * self.config.cta_tile_n
+        if self.config.consumers_along == "m":
+            return m_offset + wg * self.config.wg_tile_m, n_offset
+        return m_offset, n_offset + wg * self.config.wg_tile_n
+
+    def slice(self, tile: Tile, wg: jax.Array, index: int) -> tuple[Any, Any]:
+        """The rows and columns of c, d and z that a slice of a consumer's part covers."""
+        m_offset, n_offset = self.offsets(tile, wg)
+        m, n = self.config.slice_offsets(index)
+        return (
+            _span(m_offset + m, _EPILOGUE_ROWS),
+            _span(n_offset + n, self.config.epilogue_columns),
+        )
 
     def matrix(self, name: str, tile: Tile) -> jax.Ref:
         """The matrix (or row, or scalar) of an operand or output that a tile belongs to."""
@@ -143,6 +239,9 @@ def _produce(cta: _Cta, tile: Tile) -> None:
     rows = _span(tile.m_index * config.cta_tile_m, config.cta_tile_m)
     columns = _span(tile.n_index * config.cta_tile_n, config.cta_tile_n)
     a_gmem, b_gmem = cta.matrix("a", tile), cta.matrix("b", tile)
+    # CTAs side by side along m need the same tile of b, and along n the same tile of a.
+    a_shared_by = "peer" if config.cluster_along == "n" else None
+    b_shared_by = "peer" if config.cluster_along == "m" else None
 
     @pl.loop(0, cta.num_steps)
     def _(step: jax.Array) -> None:
@@ -152,8 +251,12 @@ def _produce(cta: _Cta, tile: Tile) -> None:
         b_tile = (depth, columns) if spec.b_contract == 0 else (columns, depth)
         ab_full = refs.ab_full.at[stage]
         plgpu.barrier_wait(refs.ab_empty.at[stage])
-        plgpu.copy_gmem_to_smem(a_gmem.at[a_tile], refs.a_smem.at[stage], ab_full)
-        plgpu.copy_gmem_to_smem(b_gmem.at[b_tile], refs.b_smem.at[stage], ab_full)
+        plgpu.copy_gmem_to_smem(
+            a_gmem.at[a_tile], refs.a_smem.at[stage], ab_full, collective_axes=a_shared_by
+        )
+        plgpu.copy_gmem_to_smem(
+            b_gmem.at[b_tile], refs.b_smem.at[stage], ab_full, collective_axes=b_shared_by
+        )
 
 
 def _multiply(cta: _Cta, tile: Tile, wg: jax.Array, acc: Any) -> None:
@@ -184,34 +287,61 @@ def _multiply(cta: _Cta, tile: Tile, wg: jax.Array, acc: Any) -> None:
     plgpu.barrier_arrive(refs.ab_empty.at[cta.stage(tile, cta.num_steps - 1)])
 
 
-def _store(cta: _Cta, tile: Tile, wg: jax.Array, acc: Any) -> None:
+def _copy_c(cta: _Cta, tile: Tile, wg: jax.Array, index: int) -> None:
+    """Begins to load one slice of c."""
+    refs, slot = cta.refs, cta.slot(tile, index)
+    source = cta.matrix("c", tile).at[cta.slice(tile, wg, index)]
+    plgpu.copy_gmem_to_smem(source, refs.c_smem.at[wg, slot], refs.c_full.at[wg, slot])
+
+
+def _load_factors(cta: _Cta, tile: Tile, wg: jax.Array) -> epilogue.Factors:
+    problem, config = cta.problem, cta.config
+
+    def scalar(name: str) -> jax.Array | None:
+        return cta.matrix(name, tile)[...] if problem.has(name) else None
+
+    bias = None
+    if problem.has("bias"):
+        _, n_offset = cta.offsets(tile, wg)
+        columns = config.epilogue_columns
+        bias = epilogue.load_bias(
+            cta.matrix("bias", tile), n_offset, columns, config.wg_tile_n // columns
+        )
+    return epilogue.Factors(scalar("alpha"), scalar("beta"), bias)
+
+
+def _store(cta: _Cta, tile: Tile, wg: jax.Array, acc: Any, factors: epilogue.Factors) -> None:
     """Finishes one consumer's part of the tile and stores it, slice by slice."""
     problem, config, refs = cta.problem, cta.config, cta.refs
-    m_offset = tile.m_index * config.cta_tile_m
-    n_offset = tile.n_index * config.cta_tile_n
-    if config.consumers_along == "m":
-        m_offset += wg * config.wg_tile_m
-    else:
-        n_offset += wg * config.wg_tile_n
-    d_gmem = cta.matrix("d", tile)
     product = acc[...]
-    num_slices = config.wg_tile_m // _EPILOGUE_ROWS * (config.wg_tile_n // config.epilogue_columns)
-    index = 0
-    for n in range(0, config.wg_tile_n, config.epilogue_columns):
-        for m in range(0, config.wg_tile_m, _EPILOGUE_ROWS):
-            z = product[m : m + _EPILOGUE_ROWS, n : n + config.epilogue_columns]
-            # Slots alternate across tiles too: a tile may have an odd number of slices.
-            slot = lax.rem(tile.turn * num_slices + index, _EPILOGUE_SLOTS)
-            d_smem = refs.d_smem.at[wg, slot]
-            plgpu.wait_smem_to_gmem(_EPILOGUE_SLOTS - 1, wait_read_only=True)
-            d_smem[...] = z.astype(problem.dtype("d"))
-            plgpu.commit_smem()
-            target = (
-                _span(m_offset + m, _EPILOGUE_ROWS),
-                _span(n_offset + n, config.epilogue_columns),
-            )
-            plgpu.copy_smem_to_gmem(d_smem, d_gmem.at[target])
-            index += 1
+    for index in range(config.num_slices):
+        m, n = config.slice_offsets(index)
+        slot = cta.slot(tile, index)
+        c = None
+        if problem.has("c"):
+            plgpu.barrier_wait(refs.c_full.at[wg, slot])
+            c = refs.c_smem[wg, slot]
+        z, d = epilogue.apply(
+            problem,
+            product[m : m + _EPILOGUE_ROWS, n : n + config.epilogue_columns],
+            c,
+            factors,
+            n // config.epilogue_columns,
+        )
+        # This warpgroup's stores have read the slot before it is overwritten.
+        plgpu.wait_smem_to_gmem(_EPILOGUE_SLOTS - 1, wait_read_only=True)
+        staged = {"d": d, "z": z}
+        for name in problem.spec.outputs:
+            smem = getattr(refs, f"{name}_smem")
+            smem[wg, slot] = staged[name].astype(problem.dtype(name))
+        plgpu.commit_smem()
+        for name in problem.spec.outputs:
+            smem = getattr(refs, f"{name}_smem")
+            target = cta.matrix(name, tile).at[cta.slice(tile, wg, index)]
+            last = name == problem.spec.outputs[-1]
+            plgpu.copy_smem_to_gmem(smem.at[wg, slot], target, commit_group=last)
+        if problem.has("c") and index + _EPILOGUE_SLOTS < config.num_slices:
+            _copy_c(cta, tile, wg, index + _EPILOGUE_SLOTS)
 
 
 def _span(offset: Any, size: int) -> Any:
@@ -225,7 +355,7 @@ def _body(problem: Problem, config: Config, order: TileOrder, refs: types.Simple
 
     def produce() -> None:
         plgpu.set_max_registers(_PRODUCER_REGISTERS, action="decrease")
-        order.loop("cta", lambda tile: _produce(cta, tile))
+        order.loop("cluster", lambda tile: _produce(cta, cta.part(tile)))
         # The last tiles' slots are handed back too, so that no barrier is left in mid-phase.
         pl.loop(0, config.stages)(lambda stage: plgpu.barrier_wait(refs.ab_empty.at[stage]))
 
@@ -234,15 +364,20 @@ def _body(problem: Problem, config: Config, order: TileOrder, refs: types.Simple
         # All slots are empty at first.
         pl.loop(0, config.stages)(lambda stage: plgpu.barrier_arrive(refs.ab_empty.at[stage]))
 
-        def finish(tile: Tile) -> None:
+        def finish(cluster_tile: Tile) -> None:
+            tile = cta.part(cluster_tile)
+
             def with_accumulator(acc: Any) -> None:
+                if problem.has("c"):
+                    for index in range(min(_EPILOGUE_SLOTS, config.num_slices)):
+                        _copy_c(cta, tile, wg, index)
                 _multiply(cta, tile, wg, acc)
-                _store(cta, tile, wg, acc)
+                _store(cta, tile, wg, acc, _load_factors(cta, tile, wg))
 
             shape = (config.wg_tile_m, config.wg_tile_n)
             pl.run_scoped(with_accumulator, plgpu.ACC(shape, jnp.float32))
 
-        order.loop("cta", finish)
+        order.loop("cluster", finish)
         plgpu.wait_smem_to_gmem(0)
 
     lax.cond(wg == _NUM_CONSUMERS, produce, consume)
@@ -252,15 +387,25 @@ def _scratch(problem: Problem, config: Config) -> dict[str, Any]:
     tile_m, tile_n, tile_k = config.cta_tile
     a_tile = (tile_m, tile_k) if problem.spec.a_contract == 1 else (tile_k, tile_m)
     b_tile = (tile_k, tile_n) if problem.spec.b_contract == 0 else (tile_n, tile_k)
-    staging = (_NUM_CONSUMERS, _EPILOGUE_SLOTS, _EPILOGUE_ROWS, config.epilogue_columns)
-    return {
+    slots = (_NUM_CONSUMERS, _EPILOGUE_SLOTS)
+    staging = (*slots, _EPILOGUE_ROWS, config.epilogue_columns)
+    scratch = {
         "a_smem": swizzled((config.stages, *a_tile), problem.dtype("a")),
         "b_smem": swizzled((config.stages, *b_tile), problem.dtype("b")),
-        "d_smem": swizzled(staging, problem.dtype("d")),
         # One arrival for each of the two copies of a stage.
         "ab_full": plgpu.Barrier(num_arrivals=2, num_barriers=config.stages),
         "ab_empty": plgpu.Barrier(num_arrivals=_NUM_CONSUMERS, num_barriers=config.stages),
     }
+    if config.cluster_along is not None:
+        # A slot is overwritten in both CTAs at once, so the consumers of both arrive, in both.
+        scratch["ab_empty"] = plgpu.ClusterBarrier(
+            collective_axes=("peer",), num_arrivals=_NUM_CONSUMERS, num_barriers=config.stages
+        )
+    for name in _staged(problem):
+        scratch[f"{name}_smem"] = swizzled(staging, problem.dtype(name))
+    if problem.has("c"):
+        scratch["c_full"] = plgpu.Barrier(num_arrivals=1, num_barriers=slots)
+    return scratch
 
 
 def run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array, ...]:
@@ -269,8 +414,7 @@ def run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array
     names = (*spec.operands, *spec.outputs)
     order = TileOrder(
         num_matrices(problem, "d"),
-        pl.cdiv(problem.m, config.cta_tile_m),
-        pl.cdiv(problem.n, config.cta_tile_n),
+        *(pl.cdiv(x, t) for x, t in zip((problem.m, problem.n), config.cluster_tile, strict=True)),
         config.minor_dim,
         config.strip_width,
     )
@@ -287,8 +431,10 @@ def run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array
         body,
         out_type=tuple(jax.ShapeDtypeStruct(core(n), problem.dtype(n)) for n in spec.outputs),
         scratch_types=_scratch(problem, config),
-        grid=(min(order.num_tiles, config.num_ctas),),
-        grid_names=("cta",),
+        grid=(min(order.num_tiles, config.num_ctas // config.cluster_size),),
+        grid_names=("cluster",),
+        cluster=(config.cluster_size,),
+        cluster_names=("peer",),
         num_threads=_NUM_CONSUMERS + 1,
         thread_name="wg",
         kernel_name="pallas_hopper_dense",
