@@ -1,0 +1,47 @@
+"""How tests run: on eight simulated CPU devices, or on a GPU with JAXGEMM_TEST_GPU=1."""
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+_ON_GPU = os.environ.get("JAXGEMM_TEST_GPU") == "1"
+_NUM_DEVICES = "--xla_force_host_platform_device_count"
+
+# JAX reads these when it is first imported, which is after this file.
+if not _ON_GPU:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+if _NUM_DEVICES not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_NUM_DEVICES}=8".strip()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes property tests try the same examples every time."""
+    del config
+    from hypothesis import settings
+
+    settings.register_profile("jaxgemm", derandomize=True, deadline=None, database=None)
+    settings.load_profile("jaxgemm")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out tests that need a GPU where there is none, and slow tests beyond the sample."""
+    dropped = {i.nodeid for i in items if not _ON_GPU and i.get_closest_marker("gpu")}
+    slow = sorted(i.nodeid for i in items if i.get_closest_marker("slow"))
+    slow = [nodeid for nodeid in slow if nodeid not in dropped]
+    sample = int(os.environ.get("JAXGEMM_SLOW_SAMPLE", len(slow)))
+    if sample < len(slow):
+        dropped |= set(slow) - set(random.Random(0).sample(slow, sample))
+    config.hook.pytest_deselected(items=[i for i in items if i.nodeid in dropped])
+    items[:] = [i for i in items if i.nodeid not in dropped]
+
+
+@pytest.fixture(autouse=True)
+def strict_policy() -> Iterator[None]:
+    """Makes it an error, on a CUDA device, that a call ends at the XLA reference unasked."""
+    import jaxgemm
+
+    with jaxgemm.use(strict=True):
+        yield
