@@ -1,0 +1,1 @@
+"""Libraries on top of JAX that call jaxgemm. Needs the extra `ecosystem`."""
