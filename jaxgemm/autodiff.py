@@ -9,7 +9,6 @@ A gated spec has two of them, z̄ = act'(z) · z_up · d̄ and z_up¯ = act(z) �
 product to the first before the one rounding. The matrix products are `gemm_p` again.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -30,25 +29,27 @@ def gemm_call(spec: GemmSpec, policy: Policy, *operands: Any) -> jax.Array:
     return bind(spec, policy, operands)[0]
 
 
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class _Wanted:
-    """The (name, dtype) of every operand that is differentiated."""
-
-    operands: tuple[tuple[str, Any], ...]
-
-
 def _forward(spec: GemmSpec, policy: Policy, *primals: Any) -> tuple[jax.Array, Any]:
     operands = {n: p.value for n, p in zip(spec.operands, primals, strict=True)}
-    wanted = tuple(
-        (n, p.value.dtype)
+    wanted = {
+        n
         for n, p in zip(spec.operands, primals, strict=True)
         if p.perturbed and jnp.issubdtype(p.value.dtype, jnp.floating)
-    )
+    }
     saves_z = bool(wanted) and (spec.activation is not None or spec.gated)
     d, *saved = bind_named(spec.replace(save_preactivation=saves_z), policy, operands)
-    kept = {name: operands[name] for name in _needed(spec, {name for name, _ in wanted})}
-    return d, (_Wanted(wanted), kept, saved)
+    # JAX keeps one tree of residuals for a call that is differentiated in several ways (a jitted
+    # layer whose first input is data), so its structure must not depend on what is wanted: an
+    # operand that is not needed is there, but empty, and so is a marker of one not wanted.
+    markers = [jnp.zeros((n in wanted, 0), x.dtype) for n, x in operands.items()]
+    needed = _needed(spec, wanted)
+    kept = [x if n in needed else _empty(x) for n, x in operands.items()]
+    num_saved = (2 if spec.gated else 1) if (spec.activation or spec.gated) else 0
+    return d, (markers, kept, saved or [_empty(d)] * num_saved)
+
+
+def _empty(x: jax.Array) -> jax.Array:
+    return jnp.zeros((0,), x.dtype)
 
 
 def _needed(spec: GemmSpec, wanted: set[str]) -> set[str]:
@@ -64,13 +65,17 @@ def _needed(spec: GemmSpec, wanted: set[str]) -> set[str]:
 
 
 def _backward(spec: GemmSpec, policy: Policy, residuals: Any, d_bar: Any) -> tuple[Any, ...]:
-    wanted, kept, saved = residuals
-    if type(d_bar) is SymbolicZero:
+    markers, kept, saved = residuals
+    wanted = {n: x.dtype for n, x in zip(spec.operands, markers, strict=True) if x.shape[0]}
+    if type(d_bar) is SymbolicZero or not wanted:
         return (None,) * len(spec.operands)
+    needed = _needed(spec, set(wanted))
+    operands = {n: x for n, x in zip(spec.operands, kept, strict=True) if n in needed}
     cotangents = _preactivation_cotangents(spec, saved, d_bar)
-    gradients: dict[str, Any] = {}
-    for name, dtype in wanted.operands:
-        gradients[name] = _gradient(spec, policy, kept, name, dtype, cotangents)
+    gradients = {
+        name: _gradient(spec, policy, operands, name, dtype, cotangents)
+        for name, dtype in wanted.items()
+    }
     return tuple(gradients.get(name) for name in spec.operands)
 
 

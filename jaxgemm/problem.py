@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -135,21 +135,42 @@ def _list(names: Any) -> str:
     return ", ".join(str(name) for name in names)
 
 
+class Shaped(NamedTuple):
+    """What a check needs to know of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+ShapedOperands = tuple[tuple[str, Shaped], ...]
+
+
+def shaped(operands: dict[str, Any]) -> ShapedOperands:
+    """(role, shape and dtype) of every operand: hashable."""
+    return tuple((name, Shaped(x.shape, x.dtype)) for name, x in operands.items())
+
+
 def check_operands(operands: dict[str, Any], names: dict[str, str]) -> None:
-    """Raises unless a and b (and b_up) have supported dtypes, ranks and sizes."""
+    """Raises unless a and b (and b_up) have supported dtypes, and all operands sizes."""
+    check_operand_dtypes({n: x for n, x in operands.items() if n in ("a", "b", "b_up")}, names)
     for role, x in operands.items():
-        name = names[role]
-        if role in ("a", "b", "b_up") and not dtypes.is_operand(x.dtype):
-            raise TypeError(
-                f"{name}: dtype {x.dtype} is not supported; it should be one of"
-                f" {_list(dtypes.OPERANDS)}"
-            )
         for axis, size in enumerate(x.shape):
             if size > _MAX_SIZE:
                 raise ValueError(
-                    f"{name}: axis {axis} has size {size}; it should be at most {_MAX_SIZE}"
+                    f"{names.get(role, role)}: axis {axis} has size {size}; it should be at most"
+                    f" {_MAX_SIZE}"
                 )
-    a, b = operands["a"], operands["b"]
+
+
+def check_operand_dtypes(matrices: dict[str, Any], names: dict[str, str]) -> None:
+    """Raises unless the matrices have dtypes that can be multiplied with one another."""
+    for role, x in matrices.items():
+        if not dtypes.is_operand(x.dtype):
+            raise TypeError(
+                f"{names[role]}: dtype {x.dtype} is not supported; it should be one of"
+                f" {_list(dtypes.OPERANDS)}"
+            )
+    a, b = matrices["a"], matrices["b"]
     if not dtypes.can_pair(a.dtype, b.dtype):
         raise TypeError(
             f"{names['b']}: dtype {b.dtype} cannot be multiplied with {names['a']}'s {a.dtype};"
@@ -181,20 +202,23 @@ def check_out_dtype(out_dtype: Any, a: Any, b: Any) -> np.dtype:
     return dtype
 
 
-def check_activation(activation: Any, accumulator: np.dtype) -> None:
-    """Raises unless it is None or a name that works in the accumulator dtype."""
+def check_activation(activation: Any) -> None:
+    """Raises unless it is None or a known name."""
     known = tuple(epilogue.ACTIVATIONS)
-    if activation is not None and activation not in known:
+    if activation is not None and (not isinstance(activation, str) or activation not in known):
         raise ValueError(
             f"activation: {activation!r} is unknown; it should be None or one of {_list(known)}"
         )
-    if activation and dtypes.is_integer(accumulator):
-        known = epilogue.INTEGER_ACTIVATIONS
-        if activation not in known:
-            raise ValueError(
-                f"activation: {activation!r} has no integer form; for integer operands it should"
-                f" be None or one of {_list(known)}"
-            )
+
+
+def check_integer_activation(activation: str | None) -> None:
+    """Raises unless the activation maps integers to integers."""
+    known = epilogue.INTEGER_ACTIVATIONS
+    if activation is not None and activation not in known:
+        raise ValueError(
+            f"activation: {activation!r} has no integer form; for integer operands it should be"
+            f" None or one of {_list(known)}"
+        )
 
 
 def check_rank(name: str, x: Any, dims: str, *, exact: bool = False) -> None:
@@ -319,7 +343,9 @@ def check_flag(name: str, x: Any) -> bool:
 
 def check_array(name: str, x: Any) -> jax.Array:
     """x as a JAX array; raises unless it is an array of JAX's or numpy's."""
-    if not isinstance(x, jax.Array | np.ndarray | np.generic):
+    if isinstance(x, jax.Array):
+        return x
+    if not isinstance(x, np.ndarray | np.generic):
         raise TypeError(
             f"{name}: a {type(x).__name__} is not an array; it should be a jax or numpy array"
         )

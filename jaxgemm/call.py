@@ -1,0 +1,220 @@
+"""From the arguments of a public operation to a spec and its operands.
+
+All checks and the spec depend on shapes and dtypes alone and are cached, so a repeated call costs
+a dictionary look-up.
+"""
+
+import dataclasses
+import functools
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaxgemm import dispatch, dtypes, policy, problem
+from jaxgemm.autodiff import gemm_call
+from jaxgemm.device import CPU, current
+from jaxgemm.policy import Policy
+from jaxgemm.primitive import bind
+from jaxgemm.spec import OPERAND_ORDER, GemmSpec
+
+_GEMM_NAMES = {name: name for name in OPERAND_ORDER}
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What a call means, from shapes and dtypes alone.
+
+    Attributes:
+      spec: its meaning.
+      shape: the result's shape.
+      squeezed: operand → its leading axes of size 1, which the spec does not have.
+    """
+
+    spec: GemmSpec
+    shape: tuple[int, ...]
+    squeezed: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments that are neither operands nor layouts; x64 mode decides what they may be."""
+
+    activation: str | None
+    out_dtype: Any
+    precision: str
+    batch_invariant: bool
+    x64: bool
+
+
+def options_of(activation: Any, out_dtype: Any, precision: Any, batch_invariant: Any) -> Options:
+    problem.check_activation(activation)
+    return Options(
+        activation,
+        out_dtype,
+        dtypes.resolve_precision(precision),
+        problem.check_flag("batch_invariant", batch_invariant),
+        jax.config.jax_enable_x64,  # pyright: ignore[reportAttributeAccessIssue]
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def of_gemm(
+    shaped: problem.ShapedOperands, a_contract: int, b_contract: int, options: Options
+) -> Call:
+    operands = dict(shaped)
+    a, b = operands["a"], operands["b"]
+    problem.check_operands(operands, _GEMM_NAMES)
+    problem.check_rank("a", a, "m, k" if a_contract else "k, m")
+    problem.check_rank("b", b, "n, k" if b_contract else "k, n")
+    problem.check_contraction(a, a_contract, b, b_contract, _GEMM_NAMES)
+    batch = problem.check_batch(a, b, _GEMM_NAMES)
+    shape = (*batch, a.shape[-1 - a_contract], b.shape[-1 - b_contract])
+    integer = dtypes.is_integer(a.dtype)
+    if "c" in operands:
+        problem.check_addend("c", operands["c"], shape, "..., m, n", integer)
+    if "bias" in operands:
+        problem.check_addend("bias", operands["bias"], shape[-1:], "n", integer)
+    return _with_leading_axes(_spec(operands, a_contract, b_contract, options), operands, shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def of_gated(shaped: problem.ShapedOperands, b_contract: int, options: Options) -> Call:
+    operands, names = dict(shaped), {"a": "x", "b": "w_gate", "b_up": "w_up"}
+    x, w = operands["a"], operands["b"]
+    problem.check_operands(operands, names)
+    problem.check_rank("x", x, "m, k")
+    problem.check_rank("w_gate", w, "n, k" if b_contract else "k, n")
+    problem.check_contraction(x, 1, w, b_contract, names)
+    problem.check_same("w_up", operands["b_up"], "w_gate", w)
+    batch = problem.check_batch(x, w, names)
+    shape = (*batch, x.shape[-2], w.shape[-1 - b_contract])
+    return _with_leading_axes(_spec(operands, 1, b_contract, options), operands, shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def of_grouped(shaped: problem.ShapedOperands, b_contract: int, options: Options) -> Call:
+    operands, names = dict(shaped), {"a": "lhs", "b": "rhs"}
+    lhs, rhs = operands["a"], operands["b"]
+    problem.check_operands(operands, names)
+    problem.check_rank("lhs", lhs, "m, k", exact=True)
+    problem.check_rank("rhs", rhs, "g, n, k" if b_contract else "g, k, n", exact=True)
+    problem.check_contraction(lhs, 1, rhs, b_contract, names)
+    problem.check_group_sizes(operands["group_sizes"], rhs.shape[0], "rhs")
+    num_groups, n = rhs.shape[0], rhs.shape[-1 - b_contract]
+    if "bias" in operands:
+        integer = dtypes.is_integer(lhs.dtype)
+        problem.check_addend("bias", operands["bias"], (num_groups, n), "g, n", integer)
+    return Call(_spec(operands, 1, b_contract, options, ragged="m"), (lhs.shape[0], n))
+
+
+def add_scalars(operands: dict[str, Any], alpha: Any, beta: Any) -> None:
+    """Adds alpha and beta in the accumulator dtype; static ones that change nothing are dropped."""
+    if _is_static(alpha) and _is_static(beta) and alpha == 1 and beta is None:
+        return
+    a, b = operands["a"].dtype, operands["b"].dtype
+    problem.check_operand_dtypes({"a": operands["a"], "b": operands["b"]}, _GEMM_NAMES)
+    acc, integer = dtypes.accumulator(a, b), dtypes.is_integer(a)
+    problem.check_scalar("alpha", alpha, integer)
+    if not (_is_static(alpha) and alpha == 1):
+        operands["alpha"] = lax.convert_element_type(alpha, acc)
+    if beta is None:
+        return
+    problem.check_scalar("beta", beta, integer)
+    if _is_static(beta) and beta == 0:
+        operands.pop("c", None)
+    elif "c" not in operands:
+        raise ValueError("beta: is given, but c is not; pass c or leave beta out")
+    elif not (_is_static(beta) and beta == 1):
+        operands["beta"] = lax.convert_element_type(beta, acc)
+
+
+def _is_static(x: Any) -> bool:
+    """Whether x is a scalar, or None, whose value is known without waiting for a device."""
+    return x is None or isinstance(x, bool | int | float | np.generic) or (
+        isinstance(x, np.ndarray) and x.ndim == 0
+    )
+
+
+def _spec(
+    operands: dict[str, problem.Shaped],
+    a_contract: int,
+    b_contract: int,
+    options: Options,
+    *,
+    ragged: Literal["m"] | None = None,
+) -> GemmSpec:
+    a, b = operands["a"].dtype, operands["b"].dtype
+    out = problem.check_out_dtype(options.out_dtype, operands["a"], operands["b"])
+    if dtypes.is_integer(a):
+        problem.check_integer_activation(options.activation)
+    return GemmSpec(
+        operands=tuple(name for name in OPERAND_ORDER if name in operands),
+        a_contract=a_contract,
+        b_contract=b_contract,
+        out_dtype=out,
+        residual_dtype=dtypes.residual(a, b, out),
+        precision=options.precision,
+        ragged=ragged,
+        activation=options.activation,
+        batch_invariant=options.batch_invariant,
+    )
+
+
+def _with_leading_axes(
+    spec: GemmSpec, operands: dict[str, problem.Shaped], shape: tuple[int, ...]
+) -> Call:
+    """Leading axes become batch axes that only the operands which really have them carry."""
+    num_axes = len(shape) - 2
+    axes: list[list[str]] = [[] for _ in range(num_axes)]
+    squeezed = []
+    for name, x in operands.items():
+        lead = x.shape[: len(x.shape) - len(spec.core_labels(name))]
+        for i, size in enumerate(lead, num_axes - len(lead)):
+            if size != 1:
+                axes[i].append(name)
+        if ones := tuple(i for i, size in enumerate(lead) if size == 1):
+            squeezed.append((name, ones))
+    batch = tuple(tuple(sorted({*names, "d"})) for names in axes if names)
+    return Call(spec.replace(batch=batch), shape, tuple(squeezed))
+
+
+def evaluate(call: Call, operands: dict[str, Any], backend: str, autodiff: str) -> jax.Array:
+    spec, rules = call.spec, policy.current()
+    if backend != "auto":
+        rules = policy.Policy(backend, rules.strict, rules.device)
+    if autodiff not in ("vjp", "jvp"):
+        raise ValueError(f"autodiff: {autodiff!r} is unknown; it should be 'vjp' or 'jvp'")
+    for name, ones in call.squeezed:
+        operands[name] = lax.squeeze(operands[name], ones)
+    ordered = tuple(operands[name] for name in spec.operands)
+    if rules.backend != "auto" and rules.device is None and current() is CPU:
+        # A CPU can only run the reference, so a named kernel is refused here, at trace time.
+        dispatch.plan(problem.Problem.of(spec, ordered), CPU, rules)
+    result = _compute(spec, rules, autodiff, *_vary_alike(ordered))
+    return result if result.shape == call.shape else result.reshape(call.shape)
+
+
+def _vary_alike(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Inside shard_map, marks operands that every device shares as differing where others do.
+
+    Its transpose sums their gradients over the devices.
+    """
+    if not any(isinstance(x, jax.core.Tracer) for x in operands):
+        return operands
+    axes = [jax.typeof(x).manual_axis_type.varying for x in operands]
+    union = frozenset().union(*axes)
+    if not union:
+        return operands
+    return tuple(
+        lax.pcast(x, tuple(sorted(union - own)), to="varying") if union - own else x
+        for x, own in zip(operands, axes, strict=True)
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _compute(spec: GemmSpec, rules: Policy, autodiff: str, *operands: Any) -> jax.Array:
+    if autodiff == "jvp":
+        return bind(spec, rules, operands)[0]
+    return gemm_call(spec, rules, *operands)
