@@ -15,12 +15,11 @@ space := $(empty) $(empty)
 comma := ,
 # The file that says which extras the environment has: those of the target and of EXTRAS.
 with = $(VENV)/.with-$(subst $(space),$(comma),$(strip $(1) $(EXTRAS)))
-install = $(bin)/python -m pip install --quiet --disable-pip-version-check --editable
 
 .PHONY: demo test lint types aot bench clean
 .NOTPARALLEL:
 
-demo: $(call with,)
+demo: $(call with,demo)
 	$(bin)/python examples/train_lm.py
 
 test: $(call with,test)
@@ -42,12 +41,8 @@ bench: $(call with,bench cuda13)
 clean:
 	rm -rf .venv build *.egg-info
 
-$(VENV)/.with-: $(VENV)/.made
-	$(install) .
-	@touch $@
-
 $(VENV)/.with-%: $(VENV)/.made
-	$(install) '.[$*]'
+	$(bin)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 # A Python counts if it runs (a pyenv name may not), is 3.12 or newer and can make environments.

@@ -18,7 +18,7 @@ LAYERS = {
     "kernels": ("pallas_kernels", "jaxgemm.ffi_kernels"),
     "choice": ("jaxgemm.registry", "jaxgemm.tuning", "jaxgemm.policy", "jaxgemm.dispatch"),
     "transforms": ("jaxgemm.primitive", "jaxgemm.rules", "jaxgemm.autodiff", "jaxgemm.lowering"),
-    "surface": ("jaxgemm", "jaxgemm.api", "jaxgemm.dropins", "jaxgemm.explain"),
+    "surface": ("jaxgemm", "jaxgemm.call", "jaxgemm.api", "jaxgemm.dropins", "jaxgemm.explain"),
 }
 _RANKS = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 # What may be imported besides the standard library and ourselves: the hard dependencies.

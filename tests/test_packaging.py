@@ -1,0 +1,50 @@
+"""What the package says of itself, in the several places that must agree."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import jaxgemm
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[\[<>=]", requirement)[0]
+
+
+def test_version_heads_the_changelog():
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    newest = re.search(r"^## (\S+)", changelog, re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == jaxgemm.__version__
+
+
+def test_hard_dependencies_are_three():
+    assert {_name(x) for x in PROJECT["dependencies"]} == {"absl-py", "jax", "numpy"}
+
+
+def test_every_mention_of_jax_has_the_same_range():
+    extras = PROJECT["optional-dependencies"].values()
+    requirements = [*PROJECT["dependencies"], *(x for extra in extras for x in extra)]
+    ranges = {x.split("jax", 1)[1].split("]")[-1] for x in requirements if _name(x) == "jax"}
+    assert ranges == {">=0.11,<0.13"}
+
+
+def test_python_versions_agree():
+    oldest = (ROOT / ".python-version").read_text().strip()
+    assert PROJECT["requires-python"] == f">={oldest}"
+    assert f"Python {oldest} or newer" in (ROOT / "README.md").read_text()
+
+
+def test_hooks_have_the_versions_of_the_lint_extra():
+    pins = {x.replace("[nodejs]", "") for x in PROJECT["optional-dependencies"]["lint"]}
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    hooked = set(re.findall(r'"(\S+==\S+)"', hooks))
+    assert hooked
+    assert hooked <= pins
+
+
+def test_ffi_cannot_be_imported_as_a_package():
+    assert not list((ROOT / "ffi").rglob("*.py"))
