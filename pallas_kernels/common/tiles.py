@@ -1,19 +1,35 @@
-"""How tiles lie in shared memory: tiling, swizzle, and what a TMA copy can address."""
+"""How tiles lie in shared memory, and which matrices TMA copies can address."""
+
+from collections.abc import Iterable
 
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 
-# A swizzle permutes 16-byte chunks within 8 rows of at most this many bytes.
-MAX_SWIZZLE_BYTES = 128
-# Rows of one swizzle atom; a TMA copy addresses whole atoms.
+from jaxgemm.problem import Problem
+
+# Widths of a row of a swizzle atom, widest first: the wider, the fewer bank conflicts.
+_SWIZZLE_BYTES = (128, 64, 32)
+# Rows of a swizzle atom; a TMA copy addresses whole atoms.
 ATOM_ROWS = 8
-# Most elements a TMA box may have along a dimension.
-MAX_BOX = 256
+# Strides in global memory are multiples of this.
+_STRIDE_BYTES = 16
 
 
-def swizzled(shape: tuple[int, ...], dtype: np.dtype) -> plgpu.SMEM:
-    """Shared memory for tiles (…, rows, columns), swizzled as TMA and wgmma agree on it."""
-    columns = min(shape[-1], MAX_SWIZZLE_BYTES // dtype.itemsize)
+def atom_columns(sizes: Iterable[int], itemsize: int) -> int | None:
+    """Elements in a row of the widest swizzle atom that tiles rows of all these sizes.
+
+    A row that is shorter than the atom is as good as a multiple of it: the rest reads as zero.
+    """
+    sizes = tuple(sizes)
+    for swizzle_bytes in _SWIZZLE_BYTES:
+        columns = swizzle_bytes // itemsize
+        if all(size % columns == 0 or size < columns for size in sizes):
+            return columns
+    return None
+
+
+def swizzled(shape: tuple[int, ...], dtype: np.dtype, columns: int) -> plgpu.SMEM:
+    """Shared memory for tiles (…, m, n) in swizzle atoms of `columns` elements a row."""
     return plgpu.SMEM(
         shape,
         dtype,
@@ -22,3 +38,28 @@ def swizzled(shape: tuple[int, ...], dtype: np.dtype) -> plgpu.SMEM:
             plgpu.SwizzleTransform(columns * dtype.itemsize),
         ),
     )
+
+
+def why_not_tma(problem: Problem, name: str) -> str | None:
+    """Why TMA cannot copy tiles of a matrix operand or output; None where it can."""
+    row_label, column_label = problem.spec.core_labels(name)[-2:]
+    rows, columns = problem.size[row_label], problem.size[column_label]
+    itemsize = problem.dtype(name).itemsize
+    if columns * itemsize % _STRIDE_BYTES:
+        return (
+            f"{column_label} = {columns}: TMA needs rows of {name} of a multiple of"
+            f" {_STRIDE_BYTES} bytes; for {problem.dtype(name)} make {column_label} a multiple"
+            f" of {_STRIDE_BYTES // itemsize}"
+        )
+    if rows > ATOM_ROWS and rows % ATOM_ROWS:
+        return (
+            f"{row_label} = {rows}: TMA copies {ATOM_ROWS} rows of {name} at a time; make"
+            f" {row_label} a multiple of {ATOM_ROWS}"
+        )
+    return None
+
+
+def contiguous_size(problem: Problem, name: str) -> tuple[str, int]:
+    """Label and size of the last dimension of an operand or output."""
+    label = problem.spec.core_labels(name)[-1]
+    return label, problem.size[label]

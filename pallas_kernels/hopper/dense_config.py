@@ -1,0 +1,226 @@
+"""What the kernel of `dense.py` can compute, and the tiles and stages that it can choose."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from jax.experimental.pallas import cdiv
+
+from jaxgemm.device import Device
+from jaxgemm.problem import Problem
+from pallas_kernels.common import limits, tiles
+from pallas_kernels.common.schedule import TileOrder, num_matrices
+
+NUM_CONSUMERS = 2
+# A consumer finishes its part of a tile in slices of this many rows, in turns through the slots.
+SLICE_ROWS = 64
+SLICE_SLOTS = 2
+_OPERAND_DTYPES = ("bfloat16", "float16")
+_OTHER_DTYPES = ("bfloat16", "float16", "float32")
+# Accumulators a thread may hold; where the epilogue does more than round, more would be spilled.
+_MAX_ACCUMULATORS, _MAX_PLAIN_ACCUMULATORS = 128, 192
+_TILE_K = 64
+_MIN_STAGES, _MAX_STAGES = 2, 8
+# Barriers, and the alignment of every buffer.
+_RESERVED_SMEM_BYTES = 1024
+# Per SM and clock: multiply-adds of 16-bit wgmma, and bytes from L2; and clocks a tile costs extra.
+_FMAS_PER_CLOCK, _L2_BYTES_PER_CLOCK, _TILE_CLOCKS = 2048, 48, 2000
+
+Side = Literal["m", "n"]
+# (cta_tile_m, cta_tile_n, consumers_along, cluster_along)
+_SHAPES: tuple[tuple[int, int, Side, Side | None], ...] = (
+    (128, 256, "m", "m"),
+    (128, 256, "m", None),
+    (256, 128, "m", "n"),
+    (256, 128, "m", None),
+    (256, 192, "m", None),
+    (192, 256, "n", None),
+    (128, 192, "m", "m"),
+    (128, 192, "m", None),
+    (128, 128, "m", None),
+    (128, 64, "m", None),
+    (64, 256, "n", None),
+    (64, 128, "n", None),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Choices of this kernel.
+
+    Attributes:
+      cta_tile_m: rows of d that a CTA computes at a time.
+      cta_tile_n: columns of d that a CTA computes at a time.
+      tile_k: contraction depth of one stage.
+      stages: slots of the ring of a and b tiles.
+      consumers_along: the side of the CTA's tile that the consumers divide among them.
+      cluster_along: the side along which two CTAs form a cluster and share the loads of the
+        other side's operand; None for CTAs on their own.
+      atom_columns: elements in a row of a swizzle atom of a and b.
+      slice_columns: columns that a consumer finishes and stores at a time.
+      staged_itemsize: bytes that c, d and z together take per element of a slice.
+      strip_along: the side along which tiles that are computed together lie next to each other.
+      strip_width: how many of them lie there before the walk turns to the next row.
+      num_ctas: size of the persistent grid.
+    """
+
+    cta_tile_m: int
+    cta_tile_n: int
+    tile_k: int
+    stages: int
+    consumers_along: Side
+    cluster_along: Side | None
+    atom_columns: int
+    slice_columns: int
+    staged_itemsize: int
+    strip_along: Side
+    strip_width: int
+    num_ctas: int
+
+    @property
+    def cta_tile(self) -> tuple[int, int, int]:
+        """Rows, columns and contraction depth of one step."""
+        return self.cta_tile_m, self.cta_tile_n, self.tile_k
+
+    @property
+    def wg_tile(self) -> tuple[int, int]:
+        """Rows and columns of one consumer's part of the tile."""
+        if self.consumers_along == "m":
+            return self.cta_tile_m // NUM_CONSUMERS, self.cta_tile_n
+        return self.cta_tile_m, self.cta_tile_n // NUM_CONSUMERS
+
+    @property
+    def cluster_tile(self) -> tuple[int, int]:
+        """Rows and columns of d that a cluster computes at a time."""
+        m = self.cta_tile_m * (self.cluster_size if self.cluster_along == "m" else 1)
+        n = self.cta_tile_n * (self.cluster_size if self.cluster_along == "n" else 1)
+        return m, n
+
+    @property
+    def num_slices(self) -> int:
+        """Slices of one consumer's part of the tile."""
+        wg_tile_m, wg_tile_n = self.wg_tile
+        return wg_tile_m // SLICE_ROWS * (wg_tile_n // self.slice_columns)
+
+    def slice(self, index: int) -> tuple[slice, slice]:
+        """Rows and columns of a slice within a consumer's part; rows vary fastest."""
+        column, row = divmod(index, self.wg_tile[0] // SLICE_ROWS)
+        m, n = row * SLICE_ROWS, column * self.slice_columns
+        return slice(m, m + SLICE_ROWS), slice(n, n + self.slice_columns)
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs that share operand loads."""
+        return 1 if self.cluster_along is None else 2
+
+    @property
+    def split_k(self) -> int:
+        """CTAs that share one tile's contraction."""
+        return 1
+
+    @property
+    def stage_bytes(self) -> int:
+        """One slot of the ring; elements of a and b have two bytes."""
+        return 2 * (self.cta_tile_m + self.cta_tile_n) * self.tile_k
+
+    @property
+    def smem_bytes(self) -> int:
+        """The ring, and the slices that are being loaded or stored."""
+        slice_bytes = SLICE_ROWS * self.slice_columns * self.staged_itemsize
+        return self.stages * self.stage_bytes + NUM_CONSUMERS * SLICE_SLOTS * slice_bytes
+
+
+def staged(problem: Problem) -> tuple[str, ...]:
+    """The operands and outputs that pass through slices, which all have the same shape."""
+    return (*(("c",) if problem.has("c") else ()), *problem.spec.outputs)
+
+
+def _contiguous(problem: Problem) -> set[tuple[str, int]]:
+    return {tiles.contiguous_size(problem, name) for name in ("a", "b")}
+
+
+def _atom_columns(problem: Problem) -> int | None:
+    sizes = (size for _, size in _contiguous(problem))
+    return tiles.atom_columns(sizes, problem.dtype("a").itemsize)
+
+
+def _slice_columns(problem: Problem) -> int | None:
+    itemsize = max(problem.dtype(name).itemsize for name in staged(problem))
+    return tiles.atom_columns((problem.n,), itemsize)
+
+
+def tile_order(problem: Problem, config: Config) -> TileOrder:
+    """The walk over the tiles of d; with clusters, over theirs."""
+    tile_m, tile_n = config.cluster_tile
+    return TileOrder(
+        num_batch=num_matrices(problem, "d"),
+        num_m=cdiv(problem.m, tile_m),
+        num_n=cdiv(problem.n, tile_n),
+        minor_dim="mn".index(config.strip_along),
+        strip_width=config.strip_width,
+    )
+
+
+def why_not(problem: Problem, device: Device) -> str | None:
+    """None, or why this kernel cannot compute the problem."""
+    return limits.first(_reasons(problem, device))
+
+
+def _reasons(problem: Problem, device: Device) -> Iterator[str | None]:
+    yield limits.device_is_not(device, (9, 0), "wgmma")
+    yield limits.is_grouped_or_gated(problem)
+    yield limits.dtypes_are_not(problem, "a", _OPERAND_DTYPES)
+    yield limits.dtypes_are_not(problem, "b", (problem.dtype("a").name,))
+    for name in (*staged(problem), *(("bias",) if problem.has("bias") else ())):
+        yield limits.dtypes_are_not(problem, name, _OTHER_DTYPES)
+    yield limits.has_unknown_activation(problem)
+    yield limits.sums_over_batch(problem)
+    yield limits.has_bad_size(problem)
+    for name in ("a", "b", *staged(problem)):
+        yield tiles.why_not_tma(problem, name)
+    if _atom_columns(problem) is None:
+        sizes = " and ".join(f"{x} = {size}" for x, size in sorted(_contiguous(problem)))
+        yield f"{sizes}: swizzled tiles of a and b need these to be multiples of 16"
+    columns = _slice_columns(problem)
+    if columns is None or (problem.has("bias") and problem.n % columns):
+        yield f"n = {problem.n}: slices of d need a multiple of 16 columns"
+
+
+def configs(problem: Problem, device: Device) -> tuple[Config, ...]:
+    """Every tile shape with as many stages as fit, the cheapest by `_clocks` first."""
+    atom_columns, slice_columns = _atom_columns(problem), _slice_columns(problem)
+    assert atom_columns is not None, problem
+    assert slice_columns is not None, problem
+    plain = problem.spec.operands == ("a", "b") and problem.spec.activation is None
+    max_accumulators = _MAX_PLAIN_ACCUMULATORS if plain else _MAX_ACCUMULATORS
+    found = []
+    for cta_tile_m, cta_tile_n, consumers_along, cluster_along in _SHAPES:
+        config = Config(
+            cta_tile_m=cta_tile_m,
+            cta_tile_n=cta_tile_n,
+            tile_k=_TILE_K,
+            stages=0,
+            consumers_along=consumers_along,
+            cluster_along=cluster_along,
+            atom_columns=atom_columns,
+            slice_columns=slice_columns,
+            staged_itemsize=sum(problem.dtype(name).itemsize for name in staged(problem)),
+            strip_along="m" if cta_tile_m > cta_tile_n else "n",
+            strip_width=8,
+            num_ctas=device.num_sms,
+        )
+        free = device.smem_bytes - _RESERVED_SMEM_BYTES - config.smem_bytes
+        stages = min(_MAX_STAGES, free // config.stage_bytes)
+        if stages >= _MIN_STAGES and math.prod(config.wg_tile) <= 128 * max_accumulators:
+            found.append(dataclasses.replace(config, stages=stages))
+    return tuple(sorted(found, key=lambda config: _clocks(problem, config)))
+
+
+def _clocks(problem: Problem, config: Config) -> float:
+    """A rough time, only to order configs: waves of tiles, bound by wgmma or by their loads."""
+    tile_m, tile_n, _ = config.cta_tile
+    waves = cdiv(tile_order(problem, config).num_tiles, config.num_ctas // config.cluster_size)
+    spared = {None: 0, "m": tile_n / 2, "n": tile_m / 2}[config.cluster_along]
+    load_clocks = 2 * (tile_m + tile_n - spared) / _L2_BYTES_PER_CLOCK
+    return waves * (problem.k * max(tile_m * tile_n / _FMAS_PER_CLOCK, load_clocks) + _TILE_CLOCKS)
