@@ -132,8 +132,10 @@ def add_scalars(operands: dict[str, Any], alpha: Any, beta: Any) -> None:
 
 def _is_static(x: Any) -> bool:
     """Whether x is a scalar, or None, whose value is known without waiting for a device."""
-    return x is None or isinstance(x, bool | int | float | np.generic) or (
-        isinstance(x, np.ndarray) and x.ndim == 0
+    return (
+        x is None
+        or isinstance(x, bool | int | float | np.generic)
+        or (isinstance(x, np.ndarray) and x.ndim == 0)
     )
 
 

@@ -55,7 +55,9 @@ _H200 = Device(
     (("", 51.0), ("f64", 60.0), ("tf32", 413.0), ("f16", 830.0), ("f8", 1480.0), ("i8", 1400.0)),
     3.0,
 )
-_H100 = dataclasses.replace(_H200, name="nvidia_h100_80gb_hbm3", l2_bytes=50 << 20, dram_gbps=3000.0)
+_H100 = dataclasses.replace(
+    _H200, name="nvidia_h100_80gb_hbm3", l2_bytes=50 << 20, dram_gbps=3000.0
+)
 _B200 = Device(
     "nvidia_b200",
     "cuda",

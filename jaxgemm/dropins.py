@@ -11,9 +11,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxgemm import problem
 from jaxgemm.api import Precision, gemm, grouped_gemm
 
-DimensionNumbers = tuple[
-    tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]
-]
+DimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
 
 def matmul(

@@ -94,9 +94,7 @@ class Explanation:
         cells = [("count", "kernel", "bound", "roof us", "flop/B", "problem")]
         for row in self.rows:
             numbers = (f"{row.roof.time_us:.2f}", f"{row.roof.intensity:.0f}")
-            cells.append(
-                (str(row.count), row.kernel, row.roof.binds, *numbers, str(row.problem))
-            )
+            cells.append((str(row.count), row.kernel, row.roof.binds, *numbers, str(row.problem)))
         widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -52,9 +52,7 @@ def evaluate(spec: GemmSpec, operands: Operands, config: Config) -> tuple[jax.Ar
     return finish(spec, [_product(spec, operands, b, config) for b in weights], operands)
 
 
-def finish(
-    spec: GemmSpec, products: list[jax.Array], operands: Operands
-) -> tuple[jax.Array, ...]:
+def finish(spec: GemmSpec, products: list[jax.Array], operands: Operands) -> tuple[jax.Array, ...]:
     """The outputs, given a·b (and a·b_up) in the accumulator dtype: the epilogue of every spec."""
     saved = [_preactivation(spec, product, operands) for product in products]
     d = saved[0]

@@ -102,9 +102,7 @@ def _bias_tangent(
     return rows
 
 
-def _transpose(
-    cotangents: list[Any], *operands: Any, spec: GemmSpec, policy: Policy
-) -> list[Any]:
+def _transpose(cotangents: list[Any], *operands: Any, spec: GemmSpec, policy: Policy) -> list[Any]:
     (ct,) = cotangents
     linear = [n for n, x in zip(spec.operands, operands, strict=True) if ad.is_undefined_primal(x)]
     assert linear in (["a"], ["b"]), (linear, spec)

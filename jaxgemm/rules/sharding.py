@@ -47,9 +47,7 @@ def is_global(ctx: Any) -> bool:
     return devices is not None and len(devices) > 1
 
 
-def lower_partitioned(
-    ctx: Any, operands: tuple[Any, ...], spec: GemmSpec, policy: Policy
-) -> Any:
+def lower_partitioned(ctx: Any, operands: tuple[Any, ...], spec: GemmSpec, policy: Policy) -> Any:
     """Emits the product for whole arrays: XLA's partitioner asks `_partition`, or types decide."""
     if any(any(aval.sharding.spec) for aval in ctx.avals_in):
         return mlir.lower_fun(
@@ -72,7 +70,8 @@ def _as_types_say(
         return PartitionSpec(*(axes.get(label) or None for label in _factors(spec, name)))
 
     moved = tuple(
-        jax.sharding.reshard(x, place(name)) for name, x in zip(spec.operands, operands, strict=True)
+        jax.sharding.reshard(x, place(name))
+        for name, x in zip(spec.operands, operands, strict=True)
     )
     return jax.shard_map(
         functools.partial(_local, spec, policy, axes),
