@@ -25,6 +25,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("jaxgemm")
 
 
+def pytest_report_header() -> str:
+    """Says what was tested on."""
+    import jax
+
+    return f"jax {jax.__version__} on {'a GPU' if _ON_GPU else 'simulated CPU devices'}"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out tests that need a GPU where there is none, and slow tests beyond the sample."""

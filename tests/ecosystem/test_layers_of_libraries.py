@@ -121,7 +121,8 @@ def test_flax_dense_has_the_same_gradients_for_each_example(params: Any):
         gradient = jax.vmap(jax.grad(_dense_loss(layer)), in_axes=(None, 0, 0))
         per_example.append(jax.jit(gradient)(params, _X, _COTANGENT)["params"]["kernel"])
     # Each is an outer product: a contraction of length 1.
-    _assert_same_product(*per_example, _X[:, :, None], _COTANGENT[:, None, :])
+    actual, expected = per_example
+    _assert_same_product(actual, expected, _X[:, :, None], _COTANGENT[:, None, :])
 
 
 class Linear(eqx.Module):
