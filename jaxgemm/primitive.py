@@ -1,4 +1,4 @@
-"""`gemm_p`: the one primitive. Transform rules rewrite its spec; only its lowering knows kernels."""
+"""`gemm_p`: the one primitive. Transform rules rewrite its spec; only lowering knows kernels."""
 
 import functools
 from typing import Any
