@@ -7,24 +7,26 @@ import numpy as np
 
 from jaxgemm.problem import Problem
 
-# Widths of a row of a swizzle atom, widest first: the wider, the fewer bank conflicts.
-_SWIZZLE_BYTES = (128, 64, 32)
+# Widths of a row of a swizzle atom, powers of two; the wider, the fewer bank conflicts.
+_MIN_SWIZZLE_BYTES, _MAX_SWIZZLE_BYTES = 32, 128
 # Rows of a swizzle atom; a TMA copy addresses whole atoms.
 ATOM_ROWS = 8
 # Strides in global memory are multiples of this.
 _STRIDE_BYTES = 16
 
 
-def atom_columns(sizes: Iterable[int], itemsize: int) -> int | None:
+def atom_columns(sizes: Iterable[int], itemsizes: Iterable[int]) -> int | None:
     """Elements in a row of the widest swizzle atom that tiles rows of all these sizes.
 
-    A row that is shorter than the atom is as good as a multiple of it: the rest reads as zero.
+    One number for elements of all these itemsizes, whose atoms may then differ in bytes. A row that
+    is shorter than the atom is as good as a multiple of it: the rest reads as zero.
     """
-    sizes = tuple(sizes)
-    for swizzle_bytes in _SWIZZLE_BYTES:
-        columns = swizzle_bytes // itemsize
+    sizes, itemsizes = tuple(sizes), tuple(itemsizes)
+    columns = _MAX_SWIZZLE_BYTES // max(itemsizes)
+    while columns * min(itemsizes) >= _MIN_SWIZZLE_BYTES:
         if all(size % columns == 0 or size < columns for size in sizes):
             return columns
+        columns //= 2
     return None
 
 

@@ -142,12 +142,12 @@ def _contiguous(problem: Problem) -> set[tuple[str, int]]:
 
 def _atom_columns(problem: Problem) -> int | None:
     sizes = (size for _, size in _contiguous(problem))
-    return tiles.atom_columns(sizes, problem.dtype("a").itemsize)
+    return tiles.atom_columns(sizes, [problem.dtype("a").itemsize])
 
 
 def _slice_columns(problem: Problem) -> int | None:
-    itemsize = max(problem.dtype(name).itemsize for name in staged(problem))
-    return tiles.atom_columns((problem.n,), itemsize)
+    itemsizes = (problem.dtype(name).itemsize for name in staged(problem))
+    return tiles.atom_columns([problem.n], itemsizes)
 
 
 def tile_order(problem: Problem, config: Config) -> TileOrder:
