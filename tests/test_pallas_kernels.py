@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interpreter
@@ -16,106 +15,13 @@ from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interp
 from jaxgemm import device
 from jaxgemm.kernel import Config, Kernel
 from jaxgemm.problem import Problem
-from jaxgemm.spec import GemmSpec
 from pallas_kernels import KERNELS
 from tests import oracle
+from tests.kernel_cases import EXTRAS, SMALL_CASES, KernelCase
 
 _HOPPER = device.named("h200")
 # Fewer CTAs than tiles, so that every CTA works on several and its rings go on across them.
 _TWO_SMS = dataclasses.replace(_HOPPER, num_sms=2)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Case:
-    """A problem in a few words; `batch` is (size, operands that have the axis) an axis."""
-
-    m: int = 128
-    n: int = 128
-    k: int = 128
-    layout: str = "NN"
-    dtype: str = "bfloat16"
-    out: str = "bfloat16"
-    extras: tuple[str, ...] = ()
-    dtypes: tuple[tuple[str, str], ...] = ()
-    scalars: tuple[float, float] = (0.75, -1.5)
-    batch: tuple[tuple[int, str], ...] = ()
-    activation: str | None = None
-    save: bool = False
-    nan_c: bool = False
-
-    def problem(self) -> Problem:
-        spec = GemmSpec(
-            operands=("a", "b", *self.extras),
-            a_contract="TN".index(self.layout[0]),
-            b_contract="NT".index(self.layout[1]),
-            out_dtype=jnp.dtype(self.out),
-            residual_dtype=jnp.dtype(self.dtype),
-            precision="default",
-            batch=tuple(tuple(sorted(names.split())) for _, names in self.batch),
-            activation=self.activation,
-            save_preactivation=self.save,
-        )
-        sizes = {"m": self.m, "n": self.n, "k": self.k}
-        sizes |= {f"b{i}": size for i, (size, _) in enumerate(self.batch)}
-        kinds = {"alpha": "float32", "beta": "float32", **dict(self.dtypes)}
-        arrays = []
-        for name in spec.operands:
-            shape = tuple(sizes[label] for label in spec.labels(name))
-            arrays.append(jax.ShapeDtypeStruct(shape, kinds.get(name, self.dtype)))
-        return Problem.of(spec, arrays)
-
-    def arrays(self, problem: Problem) -> dict[str, jax.Array]:
-        rng = np.random.default_rng(0)
-        arrays = {n: rng.standard_normal(problem.shape(n)) for n in problem.spec.operands}
-        for name, value in zip(("alpha", "beta"), self.scalars, strict=True):
-            if name in arrays:
-                # Different for every matrix, unless it is to be zero.
-                steps = np.arange(arrays[name].size).reshape(arrays[name].shape)
-                arrays[name] = value * (1 + steps)
-        if self.nan_c:
-            arrays["c"] = np.full_like(arrays["c"], np.nan)
-        return {n: jnp.asarray(x, problem.dtype(n)) for n, x in arrays.items()}
-
-
-_EXTRAS = ("c", "bias", "alpha", "beta")
-_CASES = {
-    **{f"layout_{x}": _Case(m=192, n=128, k=320, layout=x) for x in ("NN", "NT", "TN", "TT")},
-    "float16": _Case(dtype="float16", out="float16", layout="TT"),
-    "float16_to_bfloat16": _Case(dtype="float16", out="bfloat16"),
-    "float32_out": _Case(out="float32"),
-    "k_shorter_than_a_stage": _Case(k=16),
-    "k_shorter_than_the_pipeline": _Case(k=64, layout="NT"),
-    "k_tail": _Case(k=336, layout="TN"),
-    "m_tail": _Case(m=136),
-    "n_tail": _Case(n=192, layout="NT"),
-    "all_tails": _Case(m=136, n=176, k=80, extras=_EXTRAS, activation="gelu"),
-    "one_row": _Case(m=1, n=64),
-    "less_than_an_atom": _Case(m=4, n=40, k=24, layout="NT"),
-    "narrow": _Case(m=128, n=16, k=192, extras=("bias",)),
-    "long": _Case(m=1024, n=64, k=64),
-    "alpha": _Case(extras=("alpha",)),
-    "c": _Case(extras=("c",)),
-    "c_and_beta": _Case(extras=("c", "beta")),
-    "c_is_not_read": _Case(extras=("c", "beta"), scalars=(1.0, 0.0), nan_c=True),
-    "wider_c_and_bias": _Case(extras=_EXTRAS, dtypes=(("c", "float32"), ("bias", "float32"))),
-    "narrower_c": _Case(extras=("c",), dtypes=(("c", "float16"),), out="float32"),
-    "nan_is_kept": _Case(extras=("c",), nan_c=True, activation="relu"),
-    "bias_relu": _Case(extras=("bias",), activation="relu"),
-    "bias_gelu": _Case(extras=("bias",), activation="gelu", n=192),
-    "silu": _Case(activation="silu", out="float32"),
-    "tanh": _Case(activation="tanh"),
-    "preactivation": _Case(extras=("bias",), activation="silu", save=True),
-    "preactivation_with_all": _Case(
-        m=136, n=96, extras=_EXTRAS, activation="gelu", save=True, out="float32"
-    ),
-    "batch": _Case(m=64, n=64, batch=((3, "a b d"),)),
-    "batch_with_tails": _Case(m=72, n=80, k=48, batch=((3, "a b c d"),), extras=("c",)),
-    "batch_of_b_only": _Case(m=64, n=64, k=64, batch=((3, "b d"),)),
-    "batch_of_epilogue": _Case(
-        m=64, n=64, k=64, batch=((2, "alpha bias d"), (2, "a beta c d")), extras=_EXTRAS
-    ),
-    "batch_of_different_axes": _Case(m=64, n=64, k=64, batch=((2, "a d"), (3, "b d"))),
-}
 
 
 def _answers(problem: Problem, arrays: dict[str, jax.Array]) -> dict[str, oracle.Answer]:
@@ -155,9 +61,9 @@ def _check(problem: Problem, arrays: dict[str, jax.Array], outputs: tuple[Any, .
         oracle.check(output, answer, problem.dtype(name))
 
 
-def _interpret(kernel: Kernel, case: _Case, config: Config) -> None:
+def _interpret(kernel: Kernel, case: KernelCase, config: Config) -> None:
     problem = case.problem()
-    arrays = case.arrays(problem)
+    arrays = case.arrays()
     params = plgpu.InterpretGPUParams(
         detect_races=True, out_of_bounds_reads="raise", uninitialized_memory="nan"
     )
@@ -172,31 +78,31 @@ def _accepted() -> list[Any]:
     """Every kernel with every case that it accepts."""
     return [
         pytest.param(kernel, case, id=f"{kernel.name}-{name}")
-        for kernel, (name, case) in itertools.product(KERNELS, _CASES.items())
+        for kernel, (name, case) in itertools.product(KERNELS, SMALL_CASES.items())
         if kernel.why_not(case.problem(), _HOPPER) is None
     ]
 
 
 @pytest.mark.parametrize(("kernel", "case"), _accepted())
-def test_interpreted_kernel_is_right_and_has_no_races(kernel: Kernel, case: _Case) -> None:
+def test_interpreted_kernel_is_right_and_has_no_races(kernel: Kernel, case: KernelCase) -> None:
     configs = kernel.configs(case.problem(), _TWO_SMS)
     _interpret(kernel, case, min(configs, key=lambda config: math.prod(config.cta_tile)))
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_every_interpreted_config_is_right(kernel: Kernel) -> None:
-    case = _Case(m=144, n=272, k=80, layout="TT")
+    case = KernelCase(m=144, n=272, k=80, layout="TT")
     for config in kernel.configs(case.problem(), _TWO_SMS):
         _interpret(kernel, case, config)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_kernel_accepts_some_case(kernel: Kernel) -> None:
-    assert any(kernel.why_not(case.problem(), _HOPPER) is None for case in _CASES.values())
+    assert any(kernel.why_not(case.problem(), _HOPPER) is None for case in SMALL_CASES.values())
 
 
 @pytest.mark.parametrize(("kernel", "case"), _accepted())
-def test_configs_fit_the_device(kernel: Kernel, case: _Case) -> None:
+def test_configs_fit_the_device(kernel: Kernel, case: KernelCase) -> None:
     configs = kernel.configs(case.problem(), _HOPPER)
     assert configs
     assert len(set(configs)) == len(configs)
@@ -207,14 +113,14 @@ def test_configs_fit_the_device(kernel: Kernel, case: _Case) -> None:
         assert config.split_k > 0
 
 
-def _random_cases(count: int) -> list[_Case]:
+def _random_cases(count: int) -> list[KernelCase]:
     """Sizes at the edges of what TMA can address, so about half are declined."""
     rng = random.Random(0)
     sizes = (1, 4, 8, 12, 16, 24, 48, 64, 72, 80, 96, 128, 130, 200, 264, 1000, 4096)
     layouts = ("NN", "NT", "TN", "TT")
-    epilogues = ((), ("c", "beta"), ("bias",), _EXTRAS)
+    epilogues = ((), ("c", "beta"), ("bias",), EXTRAS)
     return [
-        _Case(
+        KernelCase(
             *(rng.choice(sizes) for _ in range(3)),
             layout=rng.choice(layouts),
             out=rng.choice(("bfloat16", "float32")),
@@ -239,28 +145,28 @@ def test_accepted_problem_lowers(kernel: Kernel) -> None:
 
 
 _DECLINED = {
-    "sm_100": (_Case(), device.named("b200"), "compute capability"),
-    "grouped": (_Case(), _HOPPER, "groups"),
-    "gated": (_Case(), _HOPPER, "gated"),
-    "a_dtype": (_Case(dtype="float32", out="float32"), _HOPPER, "float32"),
-    "mixed_dtypes": (_Case(dtypes=(("b", "float16"),)), _HOPPER, "float16"),
+    "sm_100": (KernelCase(), device.named("b200"), "compute capability"),
+    "grouped": (KernelCase(), _HOPPER, "groups"),
+    "gated": (KernelCase(), _HOPPER, "gated"),
+    "a_dtype": (KernelCase(dtype="float32", out="float32"), _HOPPER, "float32"),
+    "mixed_dtypes": (KernelCase(dtypes=(("b", "float16"),)), _HOPPER, "float16"),
     "bias_dtype": (
-        _Case(extras=("bias",), dtypes=(("bias", "float8_e5m2"),)),
+        KernelCase(extras=("bias",), dtypes=(("bias", "float8_e5m2"),)),
         _HOPPER,
         "float8_e5m2",
     ),
-    "activation": (_Case(activation="gelu_exact"), _HOPPER, "gelu_exact"),
-    "summed_batch": (_Case(batch=((3, "a b"),)), _HOPPER, "summed"),
-    "empty_m": (_Case(m=0), _HOPPER, "m = 0"),
-    "empty_k": (_Case(k=0), _HOPPER, "k = 0"),
-    "empty_batch": (_Case(batch=((0, "a d"),)), _HOPPER, "b0 = 0"),
-    "long_batch": (_Case(batch=((2**28, "a d"),)), _HOPPER, "int32"),
-    "odd_k": (_Case(k=100), _HOPPER, "k = 100"),
-    "odd_m": (_Case(m=130), _HOPPER, "m = 130"),
-    "odd_n": (_Case(n=1001, layout="NT"), _HOPPER, "n = 1001"),
-    "k_not_of_a_swizzle": (_Case(k=72), _HOPPER, "k = 72"),
-    "n_not_of_a_swizzle": (_Case(n=72), _HOPPER, "n = 72"),
-    "bias_not_of_a_slice": (_Case(n=40, extras=("bias",)), _HOPPER, "n = 40"),
+    "activation": (KernelCase(activation="gelu_exact"), _HOPPER, "gelu_exact"),
+    "summed_batch": (KernelCase(batch=((3, "a b"),)), _HOPPER, "summed"),
+    "empty_m": (KernelCase(m=0), _HOPPER, "m = 0"),
+    "empty_k": (KernelCase(k=0), _HOPPER, "k = 0"),
+    "empty_batch": (KernelCase(batch=((0, "a d"),)), _HOPPER, "b0 = 0"),
+    "long_batch": (KernelCase(batch=((2**28, "a d"),)), _HOPPER, "int32"),
+    "odd_k": (KernelCase(k=100), _HOPPER, "k = 100"),
+    "odd_m": (KernelCase(m=130), _HOPPER, "m = 130"),
+    "odd_n": (KernelCase(n=1001, layout="NT"), _HOPPER, "n = 1001"),
+    "k_not_of_a_swizzle": (KernelCase(k=72), _HOPPER, "k = 72"),
+    "n_not_of_a_swizzle": (KernelCase(n=72), _HOPPER, "n = 72"),
+    "bias_not_of_a_slice": (KernelCase(n=40, extras=("bias",)), _HOPPER, "n = 40"),
 }
 
 
@@ -289,12 +195,14 @@ def test_dense_kernel_declines_with_a_reason(name: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kernel", "case"), _accepted())
-def test_every_config_is_right_on_a_gpu_with_the_same_bits(kernel: Kernel, case: _Case) -> None:
+def test_every_config_is_right_on_a_gpu_with_the_same_bits(
+    kernel: Kernel, case: KernelCase
+) -> None:
     target = device.current()
     problem = case.problem()
     if reason := kernel.why_not(problem, target):
         pytest.skip(f"{target.name}: {reason}")
-    arrays = case.arrays(problem)
+    arrays = case.arrays()
     first = None
     for config in kernel.configs(problem, target):
         outputs = jax.jit(lambda x, c=config: kernel.run(problem, c, x))(arrays)

@@ -24,76 +24,16 @@ from jax.experimental.mosaic.gpu import profiler
 
 from jaxgemm import device, epilogue
 from jaxgemm.problem import Problem
-from jaxgemm.spec import GemmSpec
 from pallas_kernels.hopper import dense
+from tests.kernel_cases import LARGE_CASES
 
 _OUT = flags.DEFINE_string("out", "/tmp/dense.jsonl", "file that gets one JSON object a line")
 _SECONDS = flags.DEFINE_float("seconds", 330.0, "no new row is started after this time")
 _ITERATIONS = flags.DEFINE_integer("iterations", 10, "timed launches of each row")
-_SHAPE = flags.DEFINE_integer("shape", None, "run only this shape, in this process")
-_FIRST = flags.DEFINE_integer("first", 0, "the row of the shape to begin with")
-# One shape compiles and runs in a few seconds; a process that takes longer hangs.
+_CASE = flags.DEFINE_string("case", None, "run only this case, in this process")
+_FIRST = flags.DEFINE_integer("first", 0, "the row of the case to begin with")
+# One case compiles and runs in a few seconds; a process that takes longer hangs.
 _TIMEOUT_SECONDS = 90
-
-
-@dataclasses.dataclass(frozen=True)
-class _Shape:
-    """A row of the sweep: sizes, layout (a then b, N or T) and extra operands."""
-
-    m: int
-    n: int
-    k: int
-    batch: int = 1
-    layout: str = "NN"
-    extras: tuple[str, ...] = ()
-    activation: str | None = None
-
-    def problem(self) -> Problem:
-        """The bfloat16 problem."""
-        dtype = jnp.dtype("bfloat16")
-        operands = ("a", "b", *self.extras)
-        batched = tuple(sorted({"a", "b", "d"} | ({"c"} & set(self.extras))))
-        spec = GemmSpec(
-            operands,
-            a_contract=1 if self.layout[0] == "N" else 0,
-            b_contract=0 if self.layout[1] == "N" else 1,
-            out_dtype=dtype,
-            residual_dtype=dtype,
-            precision="default",
-            batch=(batched,) if self.batch > 1 else (),
-            activation=self.activation,
-        )
-        sizes = {"m": self.m, "n": self.n, "k": self.k, "b0": self.batch}
-        arrays = []
-        for name in operands:
-            shape = tuple(sizes[label] for label in spec.labels(name))
-            scalar = name in ("alpha", "beta")
-            arrays.append(jax.ShapeDtypeStruct(shape, jnp.float32 if scalar else dtype))
-        return Problem.of(spec, arrays)
-
-
-_SHAPES = (
-    _Shape(4096, 4096, 4096),
-    _Shape(8192, 8192, 8192),
-    _Shape(4096, 14336, 4096),
-    _Shape(4096, 4096, 4096, layout="NT"),
-    _Shape(4096, 4096, 4096, layout="TN"),
-    _Shape(4096, 4096, 4096, layout="TT"),
-    _Shape(4096, 14336, 4096, extras=("bias",), activation="gelu"),
-    _Shape(4096, 14336, 4096, extras=("c", "beta")),
-    _Shape(2048, 2048, 2048),
-    _Shape(1024, 1024, 1024),
-    _Shape(512, 512, 128, batch=64),
-    _Shape(4096, 4096, 512, batch=8),
-)
-
-
-def _operands(problem: Problem) -> dict[str, jax.Array]:
-    keys = jax.random.split(jax.random.key(0), len(problem.spec.operands))
-    return {
-        name: jax.random.normal(key, problem.shape(name), problem.dtype(name))
-        for name, key in zip(problem.spec.operands, keys, strict=True)
-    }
 
 
 def _xla(problem: Problem, accumulator: Any) -> Callable[..., jax.Array]:
@@ -128,15 +68,15 @@ def _error(d: jax.Array, expected: jax.Array) -> float:
     return float(jnp.max(jnp.abs(d - expected)) / jnp.max(jnp.abs(expected)))
 
 
-def _rows(shape: _Shape, first: int) -> Iterator[dict[str, Any]]:
+def _rows(name: str, first: int) -> Iterator[dict[str, Any]]:
     """Yields a record for XLA (row 0) and one for each config."""
-    problem = shape.problem()
-    operands = _operands(problem)
+    case = LARGE_CASES[name]
+    problem, operands = case.problem(), case.arrays()
     expected = jax.jit(_xla(problem, jnp.float32))(operands)
-    base = {"problem": str(problem), **dataclasses.asdict(shape)}
-    # XLA may only fuse a product that is rounded before the epilogue, so that is what it gets.
-    product_dtype = jnp.float32 if shape.extras or shape.activation else jnp.bfloat16
-    xla_us = _time_us(jax.jit(_xla(problem, product_dtype)), operands)
+    base = {"case": name, "problem": str(problem)}
+    base |= {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
+    # XLA can fuse its epilogue only into a product that is rounded first, as users write it.
+    xla_us = _time_us(jax.jit(_xla(problem, problem.spec.out_dtype)), operands)
     if first == 0:
         yield base | {"kernel": "xla", "us": xla_us, "tflops": problem.flops / xla_us / 1e6}
     configs = dense.configs(problem, device.current())
@@ -167,10 +107,10 @@ def _print(record: dict[str, Any]) -> None:
     )
 
 
-def _run_shape(index: int, first: int) -> None:
-    """Runs the rows of one shape from `first` on, in this process."""
+def _run_case(name: str, first: int) -> None:
+    """Runs the rows of one case from `first` on, in this process."""
     with open(_OUT.value, "a") as out:
-        for record in _rows(_SHAPES[index], first):
+        for record in _rows(name, first):
             _print(record)
             out.write(json.dumps(record) + "\n")
             out.flush()
@@ -181,12 +121,12 @@ def _num_records() -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def _supervise(index: int, deadline: float) -> None:
-    """Runs one shape in processes of its own, and goes on after the row that killed one."""
+def _supervise(name: str, deadline: float) -> None:
+    """Runs one case in processes of its own, and goes on after the row that killed one."""
     start, deaths = _num_records(), 0
     while time.monotonic() < deadline:
         first = _num_records() - start + deaths
-        flag_values = [f"--shape={index}", f"--first={first}", f"--out={_OUT.value}"]
+        flag_values = [f"--case={name}", f"--first={first}", f"--out={_OUT.value}"]
         command = [sys.executable, "-m", "tests.gpu.dense_sweep", *flag_values]
         try:
             code = subprocess.run(command, timeout=_TIMEOUT_SECONDS).returncode
@@ -194,19 +134,19 @@ def _supervise(index: int, deadline: float) -> None:
             code = "timeout"
         if code == 0:
             return
-        print(f"# row {_num_records() - start + deaths} of shape {index} ended with {code}")
+        print(f"# row {_num_records() - start + deaths} of {name} ended with {code}")
         deaths += 1
 
 
 def main(argv: Sequence[str]) -> None:
     """Runs the sweep, best-known shapes first."""
     del argv
-    if _SHAPE.value is not None:
-        _run_shape(_SHAPE.value, _FIRST.value)
+    if _CASE.value is not None:
+        _run_case(_CASE.value, _FIRST.value)
         return
     deadline = time.monotonic() + _SECONDS.value
-    for index in range(len(_SHAPES)):
-        _supervise(index, deadline)
+    for name in LARGE_CASES:
+        _supervise(name, deadline)
 
 
 if __name__ == "__main__":

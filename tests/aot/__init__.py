@@ -1,0 +1,1 @@
+"""Compiling for GPUs on machines that have none."""

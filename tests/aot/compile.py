@@ -1,0 +1,217 @@
+"""Compiles every config of every kernel for a GPU that is not there, and reads what came out.
+
+    JAX_PLATFORMS=cpu python -m tests.aot.compile --target=h200
+
+Needs `pip install "jax[cuda13-local]" nvidia-cuda-nvdisasm` and the ptxas of a CUDA toolkit. A
+config fails if ptxas spills registers, serialises wgmma or complains, if its shared memory is not
+what the config says, or if the machine code has local memory or lacks tensor-core instructions.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from absl import app, flags
+
+_TARGET = flags.DEFINE_enum("target", "h200", ["h200", "b200", "a100"], "the GPU to compile for")
+_KERNEL = flags.DEFINE_string("kernel", "", "only kernels whose name begins with this")
+_CASE = flags.DEFINE_string("case", "", "only cases whose name begins with this")
+_CUDA = flags.DEFINE_string("cuda", "/usr/local/cuda", "the toolkit with bin/ptxas and nvvm")
+
+# The cases that make different code: layouts, epilogues, swizzles, element sizes, batch axes.
+_CASES = (
+    "4096",
+    "4096_nt",
+    "4096_tn",
+    "4096_tt",
+    "wide_bias_gelu",
+    "wide_beta_c",
+    "batch_64",
+    "wider_c_and_bias",
+    "all_tails",
+    "preactivation_with_all",
+    "batch_of_epilogue",
+)
+# A thread block of 384 threads starts with this many registers a thread; setmaxnreg moves them.
+_MAX_REGISTERS = 168
+# "warpgroup.arrive is injected": the compiler adds an instruction that is cheap and was meant.
+_BENIGN = "C7519"
+
+
+@dataclasses.dataclass
+class Report:
+    """What the compiler said of one kernel.
+
+    Attributes:
+      registers: at launch.
+      spill_bytes: stores and loads.
+      smem_bytes: what Mosaic allocates for tiles.
+      mma: tensor-core instructions in the machine code; None without a disassembler.
+      problems: what is wrong, in words.
+      seconds: of lowering and compiling.
+    """
+
+    registers: int = 0
+    spill_bytes: int = 0
+    smem_bytes: int = 0
+    mma: int | None = None
+    problems: list[str] = dataclasses.field(default_factory=list)
+    seconds: float = 0.0
+
+
+def _prepare_tools(folder: pathlib.Path) -> bool:
+    """Makes a CUDA root that has both ptxas and nvdisasm; returns whether the latter was found.
+
+    Mosaic looks for both in bin/ of one folder, named by CUDA_ROOT when jax is imported, but pip
+    and the toolkit put them in different ones.
+    """
+    (folder / "bin").mkdir(parents=True)
+    toolkit = pathlib.Path(_CUDA.value)
+    (folder / "nvvm").symlink_to(toolkit / "nvvm")
+    (folder / "bin" / "ptxas").symlink_to(toolkit / "bin" / "ptxas")
+    spec = importlib.util.find_spec("nvidia")
+    roots = [
+        toolkit,
+        *(pathlib.Path(p) / "cu13" for p in (spec and spec.submodule_search_locations) or ()),
+    ]
+    found = [root / "bin" / "nvdisasm" for root in roots if (root / "bin" / "nvdisasm").exists()]
+    if found:
+        (folder / "bin" / "nvdisasm").symlink_to(found[0])
+    os.environ["CUDA_ROOT"] = str(folder)
+    os.environ["MOSAIC_GPU_DUMP_PTXAS"] = os.environ["MOSAIC_GPU_DUMP_RESOURCES"] = "1"
+    if found:
+        os.environ["MOSAIC_GPU_DUMP_SASS"] = "1"
+    return bool(found)
+
+
+@contextlib.contextmanager
+def _captured() -> Iterator[Callable[[], str]]:
+    """Collects what is written to the process's stdout and stderr, C++ included."""
+    with tempfile.TemporaryFile() as log:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        saved = os.dup(1), os.dup(2)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+
+        def text() -> str:
+            log.seek(0)
+            return log.read().decode(errors="replace")
+
+        try:
+            yield text
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for fd, copy in zip((1, 2), saved, strict=True):
+                os.dup2(copy, fd)
+                os.close(copy)
+
+
+def _read(log: str, disassembled: bool, smem_bytes: int) -> Report:
+    """The report of a log of Mosaic, ptxas and nvdisasm."""
+    report = Report()
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    registers = re.findall(r"Used (\d+) registers", log)
+    allocated = re.findall(r"smem_scratch_bytes=(\d+)", log)
+    report.spill_bytes = sum(int(x) for pair in spills for x in pair)
+    report.registers = max(map(int, registers), default=0)
+    report.smem_bytes = max(map(int, allocated), default=0)
+    if not registers:
+        report.problems.append(f"ptxas said nothing; the end of the log: {log[-300:]}")
+    if report.spill_bytes:
+        report.problems.append(f"{report.spill_bytes} bytes are spilled")
+    if report.registers > _MAX_REGISTERS:
+        report.problems.append(f"{report.registers} registers at launch")
+    if report.smem_bytes != smem_bytes:
+        report.problems.append(f"the config says {smem_bytes} bytes of shared memory")
+    for line in log.splitlines():
+        if "erialized" in line or (re.search(r"\(C75\d\d\)", line) and _BENIGN not in line):
+            report.problems.append(line.strip())
+    if disassembled:
+        report.mma = len(re.findall(r"\b(?:HGMMA|QGMMA|IGMMA|HMMA|UTC\w*MMA)\b", log))
+        if report.mma == 0:
+            report.problems.append("no tensor-core instruction")
+        if re.search(r"\b(?:LDL|STL)\b", log):
+            report.problems.append("local memory is used")
+    return report
+
+
+def _compile(kernel: Any, problem: Any, config: Any, device: Any, disassembled: bool) -> Report:
+    import jax
+
+    mesh = jax.sharding.Mesh([device], ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    operands = {
+        name: jax.ShapeDtypeStruct(problem.shape(name), problem.dtype(name), sharding=sharding)
+        for name in problem.spec.operands
+    }
+    start = time.monotonic()
+    error = ""
+    with _captured() as text:
+        try:
+            with jax.default_device(device):
+                f = jax.jit(lambda x: kernel.run(problem, config, x))
+                f.trace(operands).lower(lowering_platforms=("cuda",)).compile()
+        except Exception as e:
+            error = f"{type(e).__name__}: {str(e).strip()[-300:]}"
+        log = text()
+    report = _read(log, disassembled, config.smem_bytes)
+    if error:
+        report.problems.insert(0, error)
+    report.seconds = time.monotonic() - start
+    return report
+
+
+def _print(name: str, case: str, config: Any, report: Report) -> None:
+    choices = " ".join(str(value) for value in dataclasses.asdict(config).values())
+    print(
+        f"{name:20} {case:22} {choices:42} {report.registers:4} regs {report.spill_bytes:5} spilled"
+        f" {report.smem_bytes:7} smem {'?' if report.mma is None else report.mma:>4} mma"
+        f" {report.seconds:5.1f} s",
+        flush=True,
+    )
+    for problem in report.problems:
+        print(f"    FAILED: {problem}", flush=True)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Compiles for one target and exits with 1 if anything is wrong."""
+    del argv
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    with tempfile.TemporaryDirectory() as folder:
+        disassembled = _prepare_tools(pathlib.Path(folder) / "cuda")
+        # Only now: jax reads CUDA_ROOT when it is imported.
+        from jaxgemm import device as devices
+        from pallas_kernels import KERNELS
+        from tests.aot.targets import TARGETS
+        from tests.kernel_cases import LARGE_CASES, SMALL_CASES
+
+        [device] = TARGETS[_TARGET.value].devices()
+        target = devices.from_jax(device)
+        num_compiled, num_failed = 0, 0
+        for kernel in KERNELS:
+            for case in _CASES:
+                problem = {**SMALL_CASES, **LARGE_CASES}[case].problem()
+                wanted = kernel.name.startswith(_KERNEL.value) and case.startswith(_CASE.value)
+                if not wanted or kernel.why_not(problem, target) is not None:
+                    continue
+                for config in kernel.configs(problem, target):
+                    report = _compile(kernel, problem, config, device, disassembled)
+                    _print(kernel.name, case, config, report)
+                    num_compiled += 1
+                    num_failed += bool(report.problems)
+    print(f"{num_compiled} compiled for {_TARGET.value}, {num_failed} failed")
+    sys.exit(num_failed > 0)
+
+
+if __name__ == "__main__":
+    app.run(main)

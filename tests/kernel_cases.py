@@ -1,0 +1,141 @@
+"""Problems for kernels, as values: specs that no call of `gemm` can be made to produce on demand.
+
+`cases.py` lists calls of the public functions; these are what the layer below is given.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxgemm.problem import Problem
+from jaxgemm.spec import GemmSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCase:
+    """A problem in a few words.
+
+    Attributes:
+      m, n, k: sizes.
+      layout: "NN", "NT", "TN" or "TT".
+      dtype: that of a, b and z, and of c and bias unless `dtypes` says otherwise.
+      out: that of d.
+      extras: operands besides a and b.
+      dtypes: (operand, dtype) pairs.
+      scalars: the first values of alpha and beta.
+      batch: for each axis its size and the names, with spaces, of those that have it.
+      activation: its name.
+      save: whether z is an output.
+      nan_c: whether c is NaN everywhere.
+    """
+
+    m: int = 128
+    n: int = 128
+    k: int = 128
+    layout: str = "NN"
+    dtype: str = "bfloat16"
+    out: str = "bfloat16"
+    extras: tuple[str, ...] = ()
+    dtypes: tuple[tuple[str, str], ...] = ()
+    scalars: tuple[float, float] = (0.75, -1.5)
+    batch: tuple[tuple[int, str], ...] = ()
+    activation: str | None = None
+    save: bool = False
+    nan_c: bool = False
+
+    def problem(self) -> Problem:
+        """The value that kernels see."""
+        spec = GemmSpec(
+            operands=("a", "b", *self.extras),
+            a_contract="TN".index(self.layout[0]),
+            b_contract="NT".index(self.layout[1]),
+            out_dtype=jnp.dtype(self.out),
+            residual_dtype=jnp.dtype(self.dtype),
+            precision="default",
+            batch=tuple(tuple(sorted(names.split())) for _, names in self.batch),
+            activation=self.activation,
+            save_preactivation=self.save,
+        )
+        sizes = {"m": self.m, "n": self.n, "k": self.k}
+        sizes |= {f"b{i}": size for i, (size, _) in enumerate(self.batch)}
+        kinds = {"alpha": "float32", "beta": "float32", **dict(self.dtypes)}
+        arrays = []
+        for name in spec.operands:
+            shape = tuple(sizes[label] for label in spec.labels(name))
+            arrays.append(jax.ShapeDtypeStruct(shape, kinds.get(name, self.dtype)))
+        return Problem.of(spec, arrays)
+
+    def arrays(self) -> dict[str, jax.Array]:
+        """Normally distributed operands."""
+        problem = self.problem()
+        rng = np.random.default_rng(0)
+        arrays = {
+            name: rng.standard_normal(problem.shape(name), np.float32)
+            for name in problem.spec.operands
+        }
+        for name, value in zip(("alpha", "beta"), self.scalars, strict=True):
+            if name in arrays:
+                # Different for every matrix, unless it is to be zero.
+                steps = np.arange(arrays[name].size).reshape(arrays[name].shape)
+                arrays[name] = value * (1 + steps)
+        if self.nan_c:
+            arrays["c"] = np.full_like(arrays["c"], np.nan)
+        return {n: jnp.asarray(x, problem.dtype(n)) for n, x in arrays.items()}
+
+
+EXTRAS = ("c", "bias", "alpha", "beta")
+SMALL_CASES = {
+    **{f"layout_{x}": KernelCase(m=192, n=128, k=320, layout=x) for x in ("NN", "NT", "TN", "TT")},
+    "float16": KernelCase(dtype="float16", out="float16", layout="TT"),
+    "float16_to_bfloat16": KernelCase(dtype="float16", out="bfloat16"),
+    "float32_out": KernelCase(out="float32"),
+    "k_shorter_than_a_stage": KernelCase(k=16),
+    "k_shorter_than_the_pipeline": KernelCase(k=64, layout="NT"),
+    "k_tail": KernelCase(k=336, layout="TN"),
+    "m_tail": KernelCase(m=136),
+    "n_tail": KernelCase(n=192, layout="NT"),
+    "all_tails": KernelCase(m=136, n=176, k=80, extras=EXTRAS, activation="gelu"),
+    "one_row": KernelCase(m=1, n=64),
+    "less_than_an_atom": KernelCase(m=4, n=40, k=24, layout="NT"),
+    "narrow": KernelCase(m=128, n=16, k=192, extras=("bias",)),
+    "long": KernelCase(m=1024, n=64, k=64),
+    "alpha": KernelCase(extras=("alpha",)),
+    "c": KernelCase(extras=("c",)),
+    "c_and_beta": KernelCase(extras=("c", "beta")),
+    "c_is_not_read": KernelCase(extras=("c", "beta"), scalars=(1.0, 0.0), nan_c=True),
+    "wider_c_and_bias": KernelCase(extras=EXTRAS, dtypes=(("c", "float32"), ("bias", "float32"))),
+    "narrower_c": KernelCase(extras=("c",), dtypes=(("c", "float16"),), out="float32"),
+    "nan_is_kept": KernelCase(extras=("c",), nan_c=True, activation="relu"),
+    "bias_relu": KernelCase(extras=("bias",), activation="relu"),
+    "bias_gelu": KernelCase(extras=("bias",), activation="gelu", n=192),
+    "silu": KernelCase(activation="silu", out="float32"),
+    "tanh": KernelCase(activation="tanh"),
+    "preactivation": KernelCase(extras=("bias",), activation="silu", save=True),
+    "preactivation_with_all": KernelCase(
+        m=136, n=96, extras=EXTRAS, activation="gelu", save=True, out="float32"
+    ),
+    "batch": KernelCase(m=64, n=64, batch=((3, "a b d"),)),
+    "batch_with_tails": KernelCase(m=72, n=80, k=48, batch=((3, "a b c d"),), extras=("c",)),
+    "batch_of_b_only": KernelCase(m=64, n=64, k=64, batch=((3, "b d"),)),
+    "batch_of_epilogue": KernelCase(
+        m=64, n=64, k=64, batch=((2, "alpha bias d"), (2, "a beta c d")), extras=EXTRAS
+    ),
+    "batch_of_different_axes": KernelCase(m=64, n=64, k=64, batch=((2, "a d"), (3, "b d"))),
+}
+# Sizes that fill a device, for compiling every config and for timing.
+LARGE_CASES = {
+    "4096": KernelCase(4096, 4096, 4096),
+    "8192": KernelCase(8192, 8192, 8192),
+    "wide": KernelCase(4096, 14336, 4096),
+    "4096_nt": KernelCase(4096, 4096, 4096, layout="NT"),
+    "4096_tn": KernelCase(4096, 4096, 4096, layout="TN"),
+    "4096_tt": KernelCase(4096, 4096, 4096, layout="TT"),
+    "wide_bias_gelu": KernelCase(4096, 14336, 4096, extras=("bias",), activation="gelu"),
+    "wide_beta_c": KernelCase(4096, 14336, 4096, extras=("c", "beta")),
+    "2048": KernelCase(2048, 2048, 2048),
+    "1024": KernelCase(1024, 1024, 1024),
+    "batch_64": KernelCase(512, 512, 128, batch=((64, "a b d"),)),
+    "batch_8": KernelCase(4096, 4096, 512, batch=((8, "a b d"),)),
+}
