@@ -1,9 +1,10 @@
 """Trains a small byte-level language model whose every matrix product is jaxgemm's.
 
-python examples/train_lm.py                  # two CPU cores: under two minutes
-python examples/train_lm.py --baseline       # the same model on jnp.dot and lax.ragged_dot
-python examples/train_lm.py --compare        # both, and whether their loss curves agree
-python examples/train_lm.py --preset=h200    # a model that is worth a large GPU
+Ways to run it:
+    python examples/train_lm.py                  # two CPU cores: under two minutes
+    python examples/train_lm.py --baseline       # the same model on jnp.dot and lax.ragged_dot
+    python examples/train_lm.py --compare        # both, and whether their loss curves agree
+    python examples/train_lm.py --preset=h200    # a model that is worth a large GPU
 """
 
 import dataclasses
@@ -32,7 +33,6 @@ PRESETS: dict[str, tuple[Sizes, int, float]] = {
             num_layers=8,
             num_heads=16,
             d_ff=2816,
-            num_experts=8,
             d_expert=1408,
             seq=512,
             batch=16,
@@ -64,16 +64,20 @@ def tolerance(sizes: Sizes, dtype: DTypeLike) -> float:
     """By how many nats two tables' losses may differ in one of the first `COMPARED_STEPS` steps.
 
     Both tables add up the same products, in another order and rounded at other places. What that
-    changes in a loss directly is small; what shows is a byte that goes to another expert because
-    two of the router's logits are a tie but for rounding. Logits are of size 4 or less, so those
-    within 8 unit roundoffs may swap. Gaps between logits are spread over one or more, so that is a
-    share of at most 8 unit roundoffs of the bytes; and one byte is allowed always. The loss of a
-    byte that swaps changes by about a nat at most.
+    changes in a loss directly is small. What shows is a byte that goes to another expert, because
+    two of the router's logits are a tie but for rounding. Logits are of size 4 or less, and four
+    of them are rounded, two in each table: those within 16 unit roundoffs may swap. Their gaps are
+    spread over one or more, so that is a share of at most 16 unit roundoffs of the bytes; and one
+    byte may always swap. Its loss goes up or down by a nat at most, about.
+
+    Seen, with the small preset on a CPU and four seeds (2026-11-30): 5e-7 of 1e-3 allowed in
+    float32, 2.4e-2 of 6.4e-2 in bfloat16. After some hundred steps even a float32 run has had its
+    swaps, and the curves part: by 2e-2 at most in 500 steps, and by 1e-3 in the held-out loss.
     """
     unit_roundoff = float(jnp.finfo(dtype).eps) / 2
     if dtype == jnp.float32 and jax.default_backend() != "cpu":
         unit_roundoff = _TF32_UNIT_ROUNDOFF
-    return 8 * unit_roundoff + 1 / (sizes.batch * sizes.seq)
+    return 16 * unit_roundoff + 1 / (sizes.batch * sizes.seq)
 
 
 def _choices() -> tuple[Sizes, Settings]:
@@ -125,7 +129,7 @@ def _explain(sizes: Sizes, settings: Settings) -> None:
     print(f"(a block counts once; there are {sizes.num_layers // 2})\n{explanation.table()}")
 
 
-def _agree(one: Run, other: Run, allowed: float) -> bool:
+def agree(one: Run, other: Run, allowed: float) -> bool:
     """Prints how far apart two loss curves are, and whether that is within the tolerance."""
     apart = np.abs(one.losses - other.losses)
     first, everywhere = apart[:COMPARED_STEPS], apart.max()
@@ -155,7 +159,7 @@ def main(argv: list[str]) -> int:
         return 0
     print()
     baseline = _train_and_report(BASELINE, sizes, settings)
-    return 0 if _agree(run, baseline, tolerance(sizes, settings.dtype)) else 1
+    return 0 if agree(run, baseline, tolerance(sizes, settings.dtype)) else 1
 
 
 if __name__ == "__main__":
