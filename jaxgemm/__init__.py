@@ -1,5 +1,6 @@
 """jaxgemm: GEMM for JAX on NVIDIA GPUs, fused, differentiable and explained."""
 
+from jaxgemm import autodiff as _autodiff
 from jaxgemm import lowering as _lowering
 from jaxgemm.api import gated_gemm, gemm, grouped_gemm
 from jaxgemm.dropins import dot_general, matmul, ragged_dot
@@ -7,11 +8,10 @@ from jaxgemm.errors import FallbackWarning, UnsupportedProblem
 from jaxgemm.explain import Explanation, explain
 from jaxgemm.policy import use
 from jaxgemm.rules import batching as _batching
-from jaxgemm.rules import derivative as _derivative
 from jaxgemm.rules.remat import checkpoint_dots, checkpoint_dots_with_no_batch_dims
 
 # Importing the rules registers them; these names are not part of the surface.
-del _batching, _derivative, _lowering
+del _autodiff, _batching, _lowering
 
 __version__ = "0.1.0"
 __all__ = [

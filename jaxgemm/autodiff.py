@@ -9,47 +9,48 @@ A gated spec has two of them, z̄ = act'(z) · z_up · d̄ and z_up¯ = act(z) �
 product to the first before the one rounding. The matrix products are `gemm_p` again.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
+from jax.interpreters import ad
 
 from jaxgemm import dtypes, epilogue, reference
 from jaxgemm.policy import Policy
-from jaxgemm.primitive import bind, bind_named
-from jaxgemm.rules.derivative import operand_gradient
+from jaxgemm.primitive import Autodiff, bind, bind_named, gemm_p
+from jaxgemm.rules.derivative import aligned_product, jvp, operand_gradient
 from jaxgemm.spec import GemmSpec
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def gemm_call(spec: GemmSpec, policy: Policy, *operands: Any) -> jax.Array:
-    """d of a spec that saves nothing, with a hand-written backward pass."""
-    return bind(spec, policy, operands)[0]
+def gemm_call(spec: GemmSpec, policy: Policy, *operands: Any) -> tuple[jax.Array, ...]:
+    """The outputs of a spec that saves nothing, with a hand-written backward pass."""
+    return bind(spec, policy, operands)
 
 
-def _forward(spec: GemmSpec, policy: Policy, *primals: Any) -> tuple[jax.Array, Any]:
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """The (name, dtype) of every operand that is differentiated."""
+
+    operands: tuple[tuple[str, Any], ...]
+
+
+def _forward(spec: GemmSpec, policy: Policy, *primals: Any) -> tuple[tuple[jax.Array, ...], Any]:
     operands = {n: p.value for n, p in zip(spec.operands, primals, strict=True)}
-    wanted = {
-        n
+    wanted = tuple(
+        (n, p.value.dtype)
         for n, p in zip(spec.operands, primals, strict=True)
         if p.perturbed and jnp.issubdtype(p.value.dtype, jnp.floating)
-    }
-    saves_z = bool(wanted) and (spec.activation is not None or spec.gated)
+    )
+    saves_z = spec.activation is not None or spec.gated
     d, *saved = bind_named(spec.replace(save_preactivation=saves_z), policy, operands)
-    # JAX keeps one tree of residuals for a call that is differentiated in several ways (a jitted
-    # layer whose first input is data), so its structure must not depend on what is wanted: an
-    # operand that is not needed is there, but empty, and so is a marker of one not wanted.
-    markers = [jnp.zeros((n in wanted, 0), x.dtype) for n, x in operands.items()]
-    needed = _needed(spec, wanted)
-    kept = [x if n in needed else _empty(x) for n, x in operands.items()]
-    num_saved = (2 if spec.gated else 1) if (spec.activation or spec.gated) else 0
-    return d, (markers, kept, saved or [_empty(d)] * num_saved)
-
-
-def _empty(x: jax.Array) -> jax.Array:
-    return jnp.zeros((0,), x.dtype)
+    needed = _needed(spec, {name for name, _ in wanted})
+    kept = {name: x for name, x in operands.items() if name in needed}
+    return (d,), (_Wanted(wanted), kept, saved)
 
 
 def _needed(spec: GemmSpec, wanted: set[str]) -> set[str]:
@@ -64,17 +65,15 @@ def _needed(spec: GemmSpec, wanted: set[str]) -> set[str]:
     return needed & set(spec.operands)
 
 
-def _backward(spec: GemmSpec, policy: Policy, residuals: Any, d_bar: Any) -> tuple[Any, ...]:
-    markers, kept, saved = residuals
-    wanted = {n: x.dtype for n, x in zip(spec.operands, markers, strict=True) if x.shape[0]}
-    if type(d_bar) is SymbolicZero or not wanted:
+def _backward(spec: GemmSpec, policy: Policy, residuals: Any, bars: Any) -> tuple[Any, ...]:
+    wanted, kept, saved = residuals
+    (d_bar,) = bars
+    if type(d_bar) is SymbolicZero:
         return (None,) * len(spec.operands)
-    needed = _needed(spec, set(wanted))
-    operands = {n: x for n, x in zip(spec.operands, kept, strict=True) if n in needed}
     cotangents = _preactivation_cotangents(spec, saved, d_bar)
     gradients = {
-        name: _gradient(spec, policy, operands, name, dtype, cotangents)
-        for name, dtype in wanted.items()
+        name: _gradient(spec, policy, kept, name, dtype, cotangents)
+        for name, dtype in wanted.operands
     }
     return tuple(gradients.get(name) for name in spec.operands)
 
@@ -85,7 +84,7 @@ def _preactivation_cotangents(
     """z̄ (and z_up¯), each rounded once to the dtype of saved pre-activations."""
     if spec.activation is None and not spec.gated:
         return [d_bar]
-    acc = jnp.promote_types(spec.residual_dtype, jnp.float32)
+    acc = _accumulator(spec.residual_dtype)
     z, ct = saved[0].astype(acc), d_bar.astype(acc)
     activation = epilogue.ACTIVATIONS[spec.activation] if spec.activation else None
     bars = [ct * saved[1].astype(acc) if spec.gated else ct]
@@ -105,7 +104,7 @@ def _gradient(
     cotangents: list[jax.Array],
 ) -> jax.Array:
     z_bar = cotangents[0]
-    acc = jnp.promote_types(z_bar.dtype, jnp.float32)
+    acc = _accumulator(z_bar.dtype)
     if name == "bias":
         return _bias_gradient(spec, policy, kept, z_bar).astype(dtype)
     if name == "c":
@@ -118,7 +117,7 @@ def _gradient(
         c = reference.align(kept["c"].astype(acc), spec.labels("c"), spec.labels("d"))
         return _sum_to(spec, z_bar.astype(acc) * c, "beta").astype(dtype)
     if name == "alpha":
-        (product,) = bind_named(spec.product(jnp.dtype(acc)), policy, kept)
+        product = aligned_product(spec.product(acc), policy, kept)
         return _sum_to(spec, z_bar.astype(acc) * product, "alpha").astype(dtype)
     return _matrix_gradient(spec, policy, kept, name, dtype, cotangents)
 
@@ -136,33 +135,38 @@ def _matrix_gradient(
     if "alpha" in kept and not scaled:
         # alpha differs between examples that may be summed over: it goes in before the sum.
         cotangents = [_times_alpha(spec, kept["alpha"], bar) for bar in cotangents]
-    plain = spec.product(spec.out_dtype, scaled=scaled)
-    gradient = functools.partial(operand_gradient, plain, policy, kept, scaled=scaled)
+    gradient = functools.partial(operand_gradient, spec, policy, kept, scaled=scaled)
     if name == "b_up":
         return gradient("b", cotangents[1], dtype)[0]
     if name == "a" and spec.gated:
         acc = dtypes.accumulator(cotangents[0].dtype, kept["b"].dtype)
         up = operand_gradient(
-            plain, policy, {**kept, "b": kept["b_up"]}, "a", cotangents[1], acc, scaled=scaled
+            spec, policy, {**kept, "b": kept["b_up"]}, "a", cotangents[1], acc, scaled=scaled
         )
         return gradient("a", cotangents[0], dtype, plus=up[0])[0]
     return gradient(name, cotangents[0], dtype)[0]
 
 
 def _times_alpha(spec: GemmSpec, alpha: jax.Array, bar: jax.Array) -> jax.Array:
-    return (reference.align(alpha, spec.labels("alpha"), spec.labels("d")) * bar).astype(bar.dtype)
+    factor = reference.align(alpha, spec.labels("alpha"), spec.labels("d"))
+    return (factor * bar.astype(alpha.dtype)).astype(bar.dtype)
 
 
 def _bias_gradient(
     spec: GemmSpec, policy: Policy, kept: dict[str, Any], z_bar: jax.Array
 ) -> jax.Array:
-    acc = jnp.promote_types(z_bar.dtype, jnp.float32)
+    acc = _accumulator(z_bar.dtype)
     if spec.ragged is None:
         return _sum_to(spec, z_bar.astype(acc), "bias")
     ones = jnp.ones((kept["a"].shape[-2], 1), z_bar.dtype)
-    product = spec.bias_product(jnp.dtype(acc))
+    product = spec.bias_product(acc)
     (bar,) = operand_gradient(product, policy, {**kept, "a": ones}, "b", z_bar, acc)
     return bar[..., 0, :]
+
+
+def _accumulator(dtype: Any) -> Any:
+    """The dtype in which cotangents of this dtype are combined."""
+    return dtypes.accumulator(jnp.dtype(dtype), jnp.dtype(dtype))
 
 
 def _sum_to(spec: GemmSpec, x: jax.Array, name: str) -> jax.Array:
@@ -172,3 +176,34 @@ def _sum_to(spec: GemmSpec, x: jax.Array, name: str) -> jax.Array:
 
 
 gemm_call.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _jvp(
+    primals: tuple[Any, ...],
+    tangents: tuple[Any, ...],
+    *,
+    spec: GemmSpec,
+    policy: Policy,
+    autodiff: Autodiff,
+) -> tuple[Any, list[Any]]:
+    """How `gemm_p` is differentiated: as the custom_vjp says, or by its own rules.
+
+    The custom_vjp is entered here, by differentiation, and not by the call. Under a vmap it would
+    be too late: JAX's rule for a mapped custom_vjp computes every example's gradient for shared
+    weights and sums them. Here the spec already has its batch axes, and one product sums.
+    """
+    perturbed = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
+    if autodiff == "jvp" or not perturbed:
+        return jvp(primals, tangents, spec=spec, policy=policy)
+
+    def call(*moving: Any) -> tuple[jax.Array, ...]:
+        moved = dict(zip(perturbed, moving, strict=True))
+        return gemm_call(spec, policy, *(moved.get(i, x) for i, x in enumerate(primals)))
+
+    outputs, dots = jax.jvp(
+        call, tuple(primals[i] for i in perturbed), tuple(tangents[i] for i in perturbed)
+    )
+    return outputs, list(dots)
+
+
+ad.primitive_jvps[gemm_p] = _jvp

@@ -13,10 +13,9 @@ import numpy as np
 from jax import lax
 
 from jaxgemm import dispatch, dtypes, policy, problem
-from jaxgemm.autodiff import gemm_call
 from jaxgemm.device import CPU, current
 from jaxgemm.policy import Policy
-from jaxgemm.primitive import bind
+from jaxgemm.primitive import Autodiff, bind
 from jaxgemm.spec import OPERAND_ORDER, GemmSpec
 
 _GEMM_NAMES = {name: name for name in OPERAND_ORDER}
@@ -182,7 +181,7 @@ def _with_leading_axes(
     return Call(spec.replace(batch=batch), shape, tuple(squeezed))
 
 
-def evaluate(call: Call, operands: dict[str, Any], backend: str, autodiff: str) -> jax.Array:
+def evaluate(call: Call, operands: dict[str, Any], backend: str, autodiff: Autodiff) -> jax.Array:
     spec, rules = call.spec, policy.current()
     if backend != "auto":
         rules = policy.Policy(backend, rules.strict, rules.device)
@@ -216,7 +215,5 @@ def _vary_alike(operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
-def _compute(spec: GemmSpec, rules: Policy, autodiff: str, *operands: Any) -> jax.Array:
-    if autodiff == "jvp":
-        return bind(spec, rules, operands)[0]
-    return gemm_call(spec, rules, *operands)
+def _compute(spec: GemmSpec, rules: Policy, autodiff: Autodiff, *operands: Any) -> jax.Array:
+    return bind(spec, rules, operands, autodiff)[0]

@@ -33,7 +33,8 @@ def _lower_kernel(
     return mlir.lower_fun(call, multiple_results=True)(local, *operands)
 
 
-def _lower_elsewhere(ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy) -> Any:
+def _lower_elsewhere(ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy, autodiff: str) -> Any:
+    del autodiff
     if sharding.is_global(ctx):
         return sharding.lower_partitioned(ctx, operands, spec, policy)
     del policy
@@ -42,7 +43,8 @@ def _lower_elsewhere(ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy) -
     return _lower_kernel(ctx, operands, spec, reference.KERNEL, config)
 
 
-def _lower_cuda(ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy) -> Any:
+def _lower_cuda(ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy, autodiff: str) -> Any:
+    del autodiff
     if sharding.is_global(ctx):
         return sharding.lower_partitioned(ctx, operands, spec, policy)
     target = device.named(policy.device) if policy.device else device.current_cuda()

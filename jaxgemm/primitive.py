@@ -1,7 +1,7 @@
 """`gemm_p`: the one primitive. Transform rules rewrite its spec; only lowering knows kernels."""
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax.extend.core import Primitive
@@ -10,13 +10,21 @@ from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
 from jaxgemm.spec import GemmSpec
 
+Autodiff = Literal["vjp", "jvp"]
+
 gemm_p = Primitive("gemm")
 gemm_p.multiple_results = True
 
 
-def bind(spec: GemmSpec, policy: Policy, operands: tuple[Any, ...]) -> tuple[jax.Array, ...]:
-    """The outputs of a spec; operands in the order of `spec.operands`."""
-    return tuple(gemm_p.bind(*operands, spec=spec, policy=policy))
+def bind(
+    spec: GemmSpec, policy: Policy, operands: tuple[Any, ...], autodiff: Autodiff = "jvp"
+) -> tuple[jax.Array, ...]:
+    """The outputs of a spec; operands in the order of `spec.operands`.
+
+    `autodiff` says how the call is differentiated: by a `jax.custom_vjp` or by `gemm_p`'s own
+    forward rule and its transpose. The rules themselves always bind with "jvp".
+    """
+    return tuple(gemm_p.bind(*operands, spec=spec, policy=policy, autodiff=autodiff))
 
 
 def bind_named(
@@ -33,13 +41,20 @@ def _compiled(spec: GemmSpec, policy: Policy) -> Any:
 
 
 @gemm_p.def_impl
-def _impl(*operands: jax.Array, spec: GemmSpec, policy: Policy) -> tuple[jax.Array, ...]:
-    return _compiled(spec, policy)(*operands)
+def _impl(
+    *operands: jax.Array, spec: GemmSpec, policy: Policy, autodiff: Autodiff
+) -> tuple[jax.Array, ...]:
+    del autodiff
+    # A kernel is compiled even where `jax.disable_jit` makes everything around it eager.
+    with jax.disable_jit(False):
+        return _compiled(spec, policy)(*operands)
 
 
 @gemm_p.def_abstract_eval
-def _abstract_eval(*avals: Any, spec: GemmSpec, policy: Policy) -> list[Any]:
-    del policy
+def _abstract_eval(
+    *avals: Any, spec: GemmSpec, policy: Policy, autodiff: Autodiff
+) -> list[Any]:
+    del policy, autodiff
     problem = Problem.of(spec, avals)
     axes = _explicit_axes(spec, avals)
     return [

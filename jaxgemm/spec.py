@@ -125,6 +125,17 @@ class GemmSpec:
             save_preactivation=False,
         )
 
+    def without_lone_axes(self) -> tuple["GemmSpec", tuple[str, ...]]:
+        """The spec without batch axes that only d has, and how this spec labels its d.
+
+        Such an axis is left when an operand that had it is not part of a product; what is
+        computed is the same for every entry, and `reference.align` broadcasts it again.
+        """
+        lone = [i for i, names in enumerate(self.batch) if names == ("d",)]
+        batch = tuple(names for names in self.batch if names != ("d",))
+        gone = {f"b{i}" for i in lone}
+        return self.replace(batch=batch), tuple(x for x in self.labels("d") if x not in gone)
+
     def gradient_product(
         self, wrt: str, out_dtype: np.dtype, *, scaled: bool = False
     ) -> tuple["GemmSpec", tuple[str, str]]:

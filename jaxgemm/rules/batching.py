@@ -11,12 +11,17 @@ import jax.numpy as jnp
 from jax.interpreters import batching
 
 from jaxgemm.policy import Policy
-from jaxgemm.primitive import bind, gemm_p
+from jaxgemm.primitive import Autodiff, bind, gemm_p
 from jaxgemm.spec import GemmSpec
 
 
 def _batch(
-    operands: tuple[Any, ...], axes: tuple[Any, ...], *, spec: GemmSpec, policy: Policy
+    operands: tuple[Any, ...],
+    axes: tuple[Any, ...],
+    *,
+    spec: GemmSpec,
+    policy: Policy,
+    autodiff: Autodiff,
 ) -> tuple[tuple[jax.Array, ...], list[int]]:
     # None marks an operand that is not mapped.
     mapped = tuple(n for n, axis in zip(spec.operands, axes, strict=True) if axis is not None)
@@ -24,7 +29,7 @@ def _batch(
         x if axis is None else jnp.moveaxis(x, axis, 0)
         for x, axis in zip(operands, axes, strict=True)
     )
-    outputs = bind(spec.with_batch_axis(mapped), policy, moved)
+    outputs = bind(spec.with_batch_axis(mapped), policy, moved, autodiff)
     return outputs, [0] * len(outputs)
 
 

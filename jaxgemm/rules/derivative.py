@@ -20,14 +20,15 @@ from jax.interpreters import ad
 
 from jaxgemm import dtypes, epilogue, reference
 from jaxgemm.policy import Policy
-from jaxgemm.primitive import bind, bind_named, gemm_p
+from jaxgemm.primitive import Autodiff, bind, bind_named, gemm_p
 from jaxgemm.problem import Problem
 from jaxgemm.spec import GemmSpec
 
 
-def _jvp(
+def jvp(
     primals: tuple[Any, ...], tangents: tuple[Any, ...], *, spec: GemmSpec, policy: Policy
 ) -> tuple[list[jax.Array], list[Any]]:
+    """Outputs and their tangents; a tangent that is zero is an `ad.Zero`."""
     operands = dict(zip(spec.operands, primals, strict=True))
     dots = {n: t for n, t in zip(spec.operands, tangents, strict=True) if type(t) is not ad.Zero}
     needs_z = (spec.activation is not None or spec.gated) and not spec.save_preactivation
@@ -62,21 +63,23 @@ def preactivation_tangent(
 ) -> jax.Array:
     """ż of a·weight, in the accumulator dtype and with all dimensions of d."""
     acc = dtypes.accumulator(operands["a"].dtype, operands["b"].dtype)
-    product, target = spec.product(acc), spec.labels("d")
+    target = spec.labels("d")
     operands = {**operands, "b": operands[weight]}
     terms = []
 
     def align(name: str, x: jax.Array) -> jax.Array:
         return reference.align(x.astype(acc), spec.labels(name), target)
 
+    def product(**changed: jax.Array) -> jax.Array:
+        return aligned_product(spec.product(acc), policy, {**operands, **changed})
+
     for name, dot in (("a", dots.get("a")), ("b", dots.get(weight))):
         if dot is not None:
-            (term,) = bind_named(product, policy, operands, **{name: dot})
+            term = product(**{name: dot})
             scaled = "alpha" in spec.operands
             terms.append(align("alpha", operands["alpha"]) * term if scaled else term)
     if "alpha" in dots:
-        (term,) = bind_named(product, policy, operands)
-        terms.append(align("alpha", dots["alpha"]) * term)
+        terms.append(align("alpha", dots["alpha"]) * product())
     if "c" in dots:
         dot = align("c", dots["c"])
         scaled = "beta" in spec.operands
@@ -97,12 +100,21 @@ def _bias_tangent(
     if spec.ragged is None:
         return reference.align(dot.astype(acc), spec.labels("bias"), spec.labels("d"))
     ones = jnp.ones((operands["a"].shape[-2], 1), dot.dtype)
-    product = spec.bias_product(acc)
-    (rows,) = bind_named(product, policy, operands, a=ones, b=dot[..., None, :])
-    return rows
+    changed = {**operands, "a": ones, "b": dot[..., None, :]}
+    return aligned_product(spec.bias_product(acc), policy, changed)
 
 
-def _transpose(cotangents: list[Any], *operands: Any, spec: GemmSpec, policy: Policy) -> list[Any]:
+def aligned_product(spec: GemmSpec, policy: Policy, operands: dict[str, Any]) -> jax.Array:
+    """d of a spec, with size 1 along the batch axes that nothing in it but d has."""
+    inner, labels = spec.without_lone_axes()
+    (product,) = bind_named(inner, policy, operands)
+    return reference.align(product, labels, spec.labels("d"))
+
+
+def _transpose(
+    cotangents: list[Any], *operands: Any, spec: GemmSpec, policy: Policy, autodiff: Autodiff
+) -> list[Any]:
+    del autodiff
     (ct,) = cotangents
     linear = [n for n, x in zip(spec.operands, operands, strict=True) if ad.is_undefined_primal(x)]
     assert linear in (["a"], ["b"]), (linear, spec)
@@ -141,5 +153,4 @@ def operand_gradient(
     return bind_named(product, policy, operands, **changed)
 
 
-ad.primitive_jvps[gemm_p] = _jvp
 ad.primitive_transposes[gemm_p] = _transpose

@@ -28,6 +28,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxgemm import dtypes, reference
 from jaxgemm.policy import Policy
 from jaxgemm.primitive import bind, gemm_p
+from jaxgemm.rules.derivative import aligned_product
 from jaxgemm.spec import OPERAND_ORDER, GemmSpec
 
 try:
@@ -165,8 +166,7 @@ def _finish_partial(
     product = spec.product(acc)
     products = []
     for weight in ("b", "b_up") if spec.gated else ("b",):
-        named = {**operands, "b": operands[weight]}
-        (part,) = bind(product, policy, tuple(named[name] for name in product.operands))
+        part = aligned_product(product, policy, {**operands, "b": operands[weight]})
         products.append(lax.psum(part, axes))
     return reference.finish(spec, products, operands)
 
