@@ -32,7 +32,7 @@ def _answers(problem: Problem, arrays: dict[str, jax.Array]) -> dict[str, oracle
     def get(name: str, target: tuple[str, ...] = labels) -> np.ndarray:
         own, x = spec.labels(name), oracle.f64(arrays[name])
         x = x.transpose(sorted(range(x.ndim), key=lambda axis: target.index(own[axis])))
-        return np.expand_dims(x, [i for i, label in enumerate(target) if label not in own])
+        return np.expand_dims(x, tuple(i for i, label in enumerate(target) if label not in own))
 
     a, b = get("a", (*labels[:-1], "k")), get("b", (*labels[:-2], "k", "n"))
     z, size = a @ b, abs(a) @ abs(b)
@@ -63,11 +63,12 @@ def _check(problem: Problem, arrays: dict[str, jax.Array], outputs: tuple[Any, .
 
 def _interpret(kernel: Kernel, case: KernelCase, config: Config) -> None:
     problem = case.problem()
-    arrays = case.arrays()
     params = plgpu.InterpretGPUParams(
         detect_races=True, out_of_bounds_reads="raise", uninitialized_memory="nan"
     )
-    with plgpu.force_gpu_interpret_mode(params):
+    # The interpreter runs on the default device, where there is a GPU too.
+    with jax.default_device(jax.devices("cpu")[0]), plgpu.force_gpu_interpret_mode(params):
+        arrays = case.arrays()
         outputs = jax.jit(lambda x: kernel.run(problem, config, x))(arrays)
         jax.block_until_ready(outputs)
     assert not interpreter.get_races().races_found

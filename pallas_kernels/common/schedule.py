@@ -25,7 +25,7 @@ class Tile:
     batch_index: jax.Array
     m_index: jax.Array
     n_index: jax.Array
-    turn: jax.Array
+    turn: jax.Array | int
 
 
 @dataclasses.dataclass(frozen=True)

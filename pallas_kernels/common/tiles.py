@@ -1,6 +1,7 @@
 """How tiles lie in shared memory, and which matrices TMA copies can address."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
@@ -30,14 +31,14 @@ def atom_columns(sizes: Iterable[int], itemsizes: Iterable[int]) -> int | None:
     return None
 
 
-def swizzled(shape: tuple[int, ...], dtype: np.dtype, columns: int) -> plgpu.SMEM:
+def swizzled(shape: tuple[int, ...], dtype: np.dtype, columns: int) -> Any:
     """Shared memory for tiles (…, m, n) in swizzle atoms of `columns` elements a row."""
     return plgpu.SMEM(
         shape,
         dtype,
         transforms=(
-            plgpu.TilingTransform((ATOM_ROWS, columns)),
-            plgpu.SwizzleTransform(columns * dtype.itemsize),
+            plgpu.TilingTransform((ATOM_ROWS, columns)),  # pyright: ignore[reportAbstractUsage]
+            plgpu.SwizzleTransform(columns * dtype.itemsize),  # pyright: ignore[reportAbstractUsage]
         ),
     )
 

@@ -98,11 +98,11 @@ class _Cta:
         offset = tile.n_index * self.config.cta_tile_n
         return offset + (self.wg * self.config.wg_tile[1] if self._divides("n") else 0)
 
-    def slice(self, tile: Tile, index: int) -> tuple[Any, Any]:
+    def slice_at(self, tile: Tile, index: int) -> tuple[Any, Any]:
         """The rows and columns of c, d and z that a slice of this consumer covers."""
         m_offset = tile.m_index * self.config.cta_tile_m
         m_offset += self.wg * self.config.wg_tile[0] if self._divides("m") else 0
-        rows, columns = self.config.slice(index)
+        rows, columns = self.config.slice_within(index)
         return (
             _span(m_offset + rows.start, SLICE_ROWS),
             _span(self.n_offset(tile) + columns.start, self.config.slice_columns),
@@ -181,7 +181,7 @@ def _load_bias(cta: _Cta, tile: Tile, index: int) -> jax.Array | None:
     """Reads what a slice needs of the bias from global memory."""
     if not cta.problem.has("bias"):
         return None
-    offset = cta.n_offset(tile) + cta.config.slice(index)[1].start
+    offset = cta.n_offset(tile) + cta.config.slice_within(index)[1].start
     return epilogue.load_bias(cta.matrix("bias", tile), offset, cta.config.slice_columns)
 
 
@@ -189,7 +189,7 @@ def _load_c(cta: _Cta, tile: Tile, index: int) -> None:
     """Begins to load a slice of c, if there are c and such a slice."""
     if cta.problem.has("c") and index < cta.config.num_slices:
         refs, at = cta.refs, (cta.wg, cta.slot(tile, index))
-        c_slice = cta.matrix("c", tile).at[cta.slice(tile, index)]
+        c_slice = cta.matrix("c", tile).at[cta.slice_at(tile, index)]
         plgpu.copy_gmem_to_smem(c_slice, refs.c_smem.at[at], refs.c_full.at[at])
 
 
@@ -212,7 +212,7 @@ def _store(
         if problem.has("c"):
             plgpu.barrier_wait(refs.c_full.at[at])
             c = refs.c_smem[at]
-        z, d = epilogue.apply(problem, product[config.slice(index)], c, bias, scalars)
+        z, d = epilogue.apply(problem, product[config.slice_within(index)], c, bias, scalars)
         bias = next_bias
         # The store that used the slot before has read it.
         plgpu.wait_smem_to_gmem(SLICE_SLOTS - 1, wait_read_only=True)
@@ -221,7 +221,7 @@ def _store(
             getattr(refs, f"{name}_smem")[at] = outputs[name].astype(problem.dtype(name))
         plgpu.commit_smem()
         for name in problem.spec.outputs:
-            target = cta.matrix(name, tile).at[cta.slice(tile, index)]
+            target = cta.matrix(name, tile).at[cta.slice_at(tile, index)]
             # All outputs of a slice are one group, so that the wait above counts slices.
             last = name == problem.spec.outputs[-1]
             source = getattr(refs, f"{name}_smem").at[at]
@@ -272,7 +272,6 @@ def _scratch(problem: Problem, config: Config) -> dict[str, Any]:
     tile_m, tile_n, tile_k = config.cta_tile
     a_tile = (tile_m, tile_k) if problem.spec.a_contract == 1 else (tile_k, tile_m)
     b_tile = (tile_k, tile_n) if problem.spec.b_contract == 0 else (tile_n, tile_k)
-    ring = {"num_barriers": config.stages, "num_arrivals": NUM_CONSUMERS}
     slots = (NUM_CONSUMERS, SLICE_SLOTS)
     slices = (*slots, SLICE_ROWS, config.slice_columns)
     scratch = {
@@ -284,12 +283,12 @@ def _scratch(problem: Problem, config: Config) -> dict[str, Any]:
         scratch[f"{name}_smem"] = tiles.swizzled(shape, problem.dtype(name), config.atom_columns)
     # Each of the two copies of a stage arrives once.
     scratch["ab_full"] = plgpu.Barrier(num_arrivals=2, num_barriers=config.stages)
-    # A slot that is shared is overwritten in both CTAs at once: the consumers of both arrive.
-    scratch["ab_empty"] = (
-        plgpu.Barrier(**ring)
-        if config.cluster_along is None
-        else plgpu.ClusterBarrier(collective_axes=("peer",), **ring)
-    )
+    scratch["ab_empty"] = plgpu.Barrier(num_arrivals=NUM_CONSUMERS, num_barriers=config.stages)
+    if config.cluster_along is not None:
+        # A shared slot is overwritten in both CTAs at once: the consumers of both arrive in both.
+        scratch["ab_empty"] = plgpu.ClusterBarrier(
+            collective_axes=("peer",), num_arrivals=NUM_CONSUMERS, num_barriers=config.stages
+        )
     if problem.has("c"):
         scratch["c_full"] = plgpu.Barrier(num_arrivals=1, num_barriers=slots)
     return scratch

@@ -103,7 +103,7 @@ class Config:
         wg_tile_m, wg_tile_n = self.wg_tile
         return wg_tile_m // SLICE_ROWS * (wg_tile_n // self.slice_columns)
 
-    def slice(self, index: int) -> tuple[slice, slice]:
+    def slice_within(self, index: int) -> tuple[slice, slice]:
         """Rows and columns of a slice within a consumer's part; rows vary fastest."""
         column, row = divmod(index, self.wg_tile[0] // SLICE_ROWS)
         m, n = row * SLICE_ROWS, column * self.slice_columns

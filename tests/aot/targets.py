@@ -5,8 +5,8 @@ rest must be present. A process can compile for one of them: XLA settles on it o
 """
 
 import dataclasses
+from typing import Any
 
-import jax
 from jax.experimental import topologies
 
 
@@ -70,7 +70,7 @@ class Target:
             "dnn_version_info { major: 9 minor: 10 patch: 0 }\n"
         )
 
-    def devices(self) -> list[jax.Device]:
+    def devices(self) -> list[Any]:
         """One such device, which can be compiled for but not run on."""
         topology = topologies.get_topology_desc(
             platform="cuda", topology="1x1x1", target_config=self.config_text

@@ -59,6 +59,7 @@ def _xla(problem: Problem, accumulator: Any) -> Callable[..., jax.Array]:
 
 def _time_us(f: Callable[..., Any], *args: Any) -> float:
     _, times_ms = profiler.measure(f, iterations=_ITERATIONS.value)(*args)
+    assert times_ms is not None, "CUPTI saw no kernel"
     return 1e3 * statistics.median(times_ms)
 
 
