@@ -33,7 +33,9 @@ def _lower_kernel(
     return mlir.lower_fun(call, multiple_results=True)(local, *operands)
 
 
-def _lower_elsewhere(ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy, autodiff: str) -> Any:
+def _lower_elsewhere(
+    ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy, autodiff: str
+) -> Any:
     del autodiff
     if sharding.is_global(ctx):
         return sharding.lower_partitioned(ctx, operands, spec, policy)

@@ -51,9 +51,7 @@ def _impl(
 
 
 @gemm_p.def_abstract_eval
-def _abstract_eval(
-    *avals: Any, spec: GemmSpec, policy: Policy, autodiff: Autodiff
-) -> list[Any]:
+def _abstract_eval(*avals: Any, spec: GemmSpec, policy: Policy, autodiff: Autodiff) -> list[Any]:
     del policy, autodiff
     problem = Problem.of(spec, avals)
     axes = _explicit_axes(spec, avals)

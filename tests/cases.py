@@ -145,9 +145,7 @@ SIZES = [
         (2, 3, 1000), (16, 136, 72), (0, 4, 3), (4, 0, 3), (4, 5, 0), (0, 0, 0),
     ]
 ]  # fmt: skip
-EMPTY_K = [
-    Case(4, 5, 0, **_EVERYTHING, activation=act) for act in (None, "relu", "sigmoid")
-]
+EMPTY_K = [Case(4, 5, 0, **_EVERYTHING, activation=act) for act in (None, "relu", "sigmoid")]
 LAYOUTS = [
     Case(9, 6, 7, a=d, b=d, layout=layout, **_EVERYTHING)
     for d in _FLOATS

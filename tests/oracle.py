@@ -136,7 +136,9 @@ def gemm(
 ) -> Answer:
     """The answer of `jaxgemm.gemm` for operands as they are stored."""
     unit = accumulator_roundoff(a, b)
-    left, right = (x.swapaxes(-1, -2) if t else x for x, t in ((f64(a), transpose_a), (f64(b), transpose_b)))
+    left, right = (
+        x.swapaxes(-1, -2) if t else x for x, t in ((f64(a), transpose_a), (f64(b), transpose_b))
+    )
     k = left.shape[-1]
     with np.errstate(invalid="ignore", over="ignore"):
         alpha = float(alpha)
@@ -209,9 +211,11 @@ def check(result: Any, answer: Answer, out_dtype: Any = None) -> float:
     got = f64(result)
     with np.errstate(over="ignore", invalid="ignore"):
         # astype decides what overflows: to infinity, or to NaN in a dtype without infinities.
-        rounded = f64(jnp.asarray(answer.value, jnp.float32).astype(dtype)) if (
-            dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.floating)
-        ) else answer.value
+        rounded = (
+            f64(jnp.asarray(answer.value, jnp.float32).astype(dtype))
+            if (dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.floating))
+            else answer.value
+        )
     want = np.where(np.isfinite(rounded), answer.value, rounded)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want), "positions of NaN")
     infinite = np.isinf(got) | np.isinf(want)

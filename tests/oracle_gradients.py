@@ -96,15 +96,15 @@ def gemm(
         a, b, transpose_a=options["transpose_a"], transpose_b=options["transpose_b"]
     )
     carried = error * np.abs(plain.value) + (np.abs(z_bar) + error) * plain.slack
-    results["alpha"] = _answer(
-        z_bar * plain.value, np.abs(z_bar * plain.value), carried, (), unit
-    )
+    results["alpha"] = _answer(z_bar * plain.value, np.abs(z_bar * plain.value), carried, (), unit)
     if c is not None:
         scale = 1.0 if beta is None else float(beta)
         size, moved = np.abs(scale * z_bar), np.abs(scale) * error
         results["c"] = _answer(scale * z_bar, size, moved, c.shape, unit)
         full = np.broadcast_to(f64(c), z_bar.shape)
-        results["beta"] = _answer(z_bar * full, np.abs(z_bar * full), error * np.abs(full), (), unit)
+        results["beta"] = _answer(
+            z_bar * full, np.abs(z_bar * full), error * np.abs(full), (), unit
+        )
     return results
 
 
@@ -114,9 +114,7 @@ def grouped(
     """Gradients for lhs, rhs and bias, group by group; rows of no group get zero."""
     lhs, rhs, sizes = operands["lhs"], operands["rhs"], operands["group_sizes"]
     names = [name for name in ("lhs", "rhs", "bias") if name in operands]
-    results = {
-        name: Answer(*(np.zeros(operands[name].shape) for _ in range(4))) for name in names
-    }
+    results = {name: Answer(*(np.zeros(operands[name].shape) for _ in range(4))) for name in names}
     for g, rows in enumerate(oracle.group_rows(sizes, lhs.shape[0])):
         part = {"a": lhs[rows], "b": rhs[g]}
         if "bias" in operands:

@@ -24,7 +24,9 @@ def _assert_close(got: Any, want: Any, tolerance: float = 1e-5) -> None:
 
     def check(p: jax.Array, q: jax.Array) -> None:
         assert (p.shape, p.dtype) == (q.shape, q.dtype)
-        np.testing.assert_allclose(p, q, rtol=tolerance, atol=tolerance * float(abs(q).max()) if q.size else 0)
+        np.testing.assert_allclose(
+            p, q, rtol=tolerance, atol=tolerance * float(abs(q).max()) if q.size else 0
+        )
 
     jax.tree.map(check, got, want)
 
@@ -45,8 +47,11 @@ def _batched(args: tuple[Any, ...], axes: tuple[Any, ...], size: int) -> tuple[A
     """Arguments with an axis of `size` inserted where `axes` says, each entry different."""
     scales = np.linspace(0.5, 1.5, size, dtype=np.float32)
     return tuple(
-        x if axis is None else jnp.stack([x * s for s in scales], axis) if size else
-        jnp.zeros((*x.shape[:axis], 0, *x.shape[axis:]), x.dtype)
+        x
+        if axis is None
+        else jnp.stack([x * s for s in scales], axis)
+        if size
+        else jnp.zeros((*x.shape[:axis], 0, *x.shape[axis:]), x.dtype)
         for x, axis in zip(args, axes, strict=True)
     )
 
@@ -237,7 +242,9 @@ def test_scan_over_layers(argnums: Any) -> None:
 
     ours = lambda x, w, v: jaxgemm.gemm(x, w, bias=v, activation="tanh")  # noqa: E731
     got = jax.jit(jax.grad(functools.partial(scanned, ours), argnums))(x, w, v)
-    want = jax.grad(functools.partial(scanned, lambda x, w, v: jnp.tanh(x @ w + v)), argnums)(x, w, v)
+    want = jax.grad(functools.partial(scanned, lambda x, w, v: jnp.tanh(x @ w + v)), argnums)(
+        x, w, v
+    )
     _assert_close(got, want, 1e-4)
 
 
@@ -334,7 +341,9 @@ def test_partial_and_keyword_arguments_are_differentiable() -> None:
         return f(a, b.T, c=c, activation="relu", out_dtype=jnp.float32).sum()
 
     got = jax.grad(lambda named: loss(**named))({"b": b, "c": c})
-    want = jax.grad(lambda n: jax.nn.relu(2 * a @ n["b"] + 0.5 * n["c"] + v).sum())({"b": b, "c": c})
+    want = jax.grad(lambda n: jax.nn.relu(2 * a @ n["b"] + 0.5 * n["c"] + v).sum())(
+        {"b": b, "c": c}
+    )
     _assert_close(got, want, 1e-4)
 
 
@@ -370,8 +379,18 @@ def test_dot_general_moves_nothing_for_a_dense_layer() -> None:
         assert all(e.params["permutation"] == tuple(range(e.invars[0].aval.ndim)) for e in moved)
 
 
-@pytest.mark.parametrize("shapes", [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((3,), (5, 3, 4)),
-                                    ((2, 2, 3), (3,)), ((5, 2, 3), (3, 4)), ((1, 2, 3), (4, 3, 2))])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((3,), (3,)),
+        ((2, 3), (3,)),
+        ((3,), (3, 4)),
+        ((3,), (5, 3, 4)),
+        ((2, 2, 3), (3,)),
+        ((5, 2, 3), (3, 4)),
+        ((1, 2, 3), (4, 3, 2)),
+    ],
+)
 def test_matmul_has_the_shapes_of_jnp(shapes: Any) -> None:
     a, b = (_normal(*s, seed=i) for i, s in enumerate(shapes))
     _assert_close(jaxgemm.matmul(a, b), jnp.matmul(a, b))
