@@ -99,7 +99,7 @@ SMALL_CASES = {
     "all_tails": KernelCase(m=136, n=176, k=80, extras=EXTRAS, activation="gelu"),
     "one_row": KernelCase(m=1, n=64),
     "less_than_an_atom": KernelCase(m=4, n=40, k=24, layout="NT"),
-    "narrow": KernelCase(m=128, n=16, k=192, extras=("bias",)),
+    "narrow": KernelCase(m=128, n=32, k=192, extras=("bias",)),
     "long": KernelCase(m=1024, n=64, k=64),
     "alpha": KernelCase(extras=("alpha",)),
     "c": KernelCase(extras=("c",)),

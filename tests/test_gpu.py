@@ -119,7 +119,7 @@ def test_float32_accuracy_is_the_class_that_was_asked_for(precision: str, limit:
 
 def test_shard_map_and_jit_of_one_device_run_the_kernel() -> None:
     a, b = _normal(256, 128), _normal(128, 256, seed=1)
-    mesh = jax.make_mesh((1,), ("x",))
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec("x")
     f = jax.shard_map(
         jaxgemm.gemm, mesh=mesh, in_specs=(spec, jax.sharding.PartitionSpec()), out_specs=spec

@@ -1,6 +1,6 @@
 """How tiles lie in shared memory, and which matrices TMA copies can address."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax.experimental.pallas.mosaic_gpu as plgpu
@@ -16,19 +16,30 @@ ATOM_ROWS = 8
 _STRIDE_BYTES = 16
 
 
-def atom_columns(sizes: Iterable[int], itemsizes: Iterable[int]) -> int | None:
-    """Elements in a row of the widest swizzle atom that tiles rows of all these sizes.
+def atom_widths(itemsizes: Iterable[int]) -> Iterator[int]:
+    """Elements in a row of a swizzle atom, widest first, for elements of all these sizes in bytes.
 
-    One number for elements of all these itemsizes, whose atoms may then differ in bytes. A row that
-    is shorter than the atom is as good as a multiple of it: the rest reads as zero.
+    One number for all of them, whose atoms may then differ in bytes.
     """
-    sizes, itemsizes = tuple(sizes), tuple(itemsizes)
+    itemsizes = tuple(itemsizes)
     columns = _MAX_SWIZZLE_BYTES // max(itemsizes)
     while columns * min(itemsizes) >= _MIN_SWIZZLE_BYTES:
-        if all(size % columns == 0 or size < columns for size in sizes):
-            return columns
+        yield columns
         columns //= 2
-    return None
+
+
+def atom_columns(sizes: Iterable[int], itemsizes: Iterable[int]) -> int | None:
+    """The widest atom that tiles rows of all these sizes.
+
+    A row that is shorter than the atom is as good as a multiple of it: the rest reads as zero.
+    """
+    sizes = tuple(sizes)
+    fits = (
+        columns
+        for columns in atom_widths(itemsizes)
+        if all(size % columns == 0 or size < columns for size in sizes)
+    )
+    return next(fits, None)
 
 
 def swizzled(shape: tuple[int, ...], dtype: np.dtype, columns: int) -> Any:

@@ -146,8 +146,23 @@ def _atom_columns(problem: Problem) -> int | None:
 
 
 def _slice_columns(problem: Problem) -> int | None:
-    itemsizes = (problem.dtype(name).itemsize for name in staged(problem))
-    return tiles.atom_columns([problem.n], itemsizes)
+    """Columns of a slice: the widest atom by which `_stays_inside` holds for some tile shape."""
+    itemsizes = [problem.dtype(name).itemsize for name in staged(problem)]
+    for columns in tiles.atom_widths(itemsizes):
+        whole = problem.n % columns == 0 or (problem.n < columns and not problem.has("bias"))
+        if whole and any(_stays_inside(problem, tile_n, columns) for _, tile_n, *_ in _SHAPES):
+            return columns
+    return None
+
+
+def _stays_inside(problem: Problem, cta_tile_n: int, slice_columns: int) -> bool:
+    """Whether a slice that lies past the last column of d is left out when it is stored.
+
+    TMA leaves out what is past the end of d. But where d is one atom wide, and a slice too, Mosaic
+    (0.11, 0.12) drops this dimension from the copy with its index, and the second slice of a tile
+    would land on the first. So then the tile has to be as narrow as d.
+    """
+    return problem.n > slice_columns or cta_tile_n == slice_columns
 
 
 def tile_order(problem: Problem, config: Config) -> TileOrder:
@@ -183,8 +198,8 @@ def _reasons(problem: Problem, device: Device) -> Iterator[str | None]:
         sizes = " and ".join(f"{x} = {size}" for x, size in sorted(_contiguous(problem)))
         yield f"{sizes}: swizzled tiles of a and b need these to be multiples of 16"
     columns = _slice_columns(problem)
-    if columns is None or (problem.has("bias") and problem.n % columns):
-        yield f"n = {problem.n}: slices of d need a multiple of 16 columns"
+    if columns is None:
+        yield f"n = {problem.n}: slices of d need a multiple of 16 columns, and at least two slices"
 
 
 def configs(problem: Problem, device: Device) -> tuple[Config, ...]:
@@ -212,7 +227,8 @@ def configs(problem: Problem, device: Device) -> tuple[Config, ...]:
         )
         free = device.smem_bytes - _RESERVED_SMEM_BYTES - config.smem_bytes
         stages = min(_MAX_STAGES, free // config.stage_bytes)
-        if stages >= _MIN_STAGES and math.prod(config.wg_tile) <= 128 * max_accumulators:
+        fits = stages >= _MIN_STAGES and math.prod(config.wg_tile) <= 128 * max_accumulators
+        if fits and _stays_inside(problem, cta_tile_n, slice_columns):
             found.append(dataclasses.replace(config, stages=stages))
     return tuple(sorted(found, key=lambda config: _clocks(problem, config)))
 
