@@ -218,18 +218,22 @@ def _for_each_row_tile(
     tile = min(num_rows, max(8, min(512, 1 << (num_rows // num_groups).bit_length())))
     tile = 1 if batch_invariant else tile
     tile_ends = jnp.cumsum(-((starts - ends) // tile), dtype=jnp.int32)
-    longest = num_rows // tile + num_groups
+    # Where each tile begins, worked out before the loop: XLA:GPU (0.11) fails to compile a loop
+    # whose slices begin where a search in the loop says.
+    index = jnp.arange(num_rows // tile + num_groups, dtype=jnp.int32)
+    groups = jnp.searchsorted(tile_ends, index, side="right").astype(jnp.int32)
+    groups = jnp.minimum(groups, num_groups - 1)
+    tiles_before = jnp.where(groups > 0, tile_ends[groups - 1], 0)
+    firsts = starts[groups] + (index - tiles_before) * tile
+    lasts = jnp.minimum(firsts + tile, ends[groups])
+    clamped = jnp.clip(firsts, 0, num_rows - tile)
 
     def step(i: jax.Array, carry: jax.Array) -> jax.Array:
-        group = jnp.minimum(jnp.searchsorted(tile_ends, i, side="right"), num_groups - 1)
-        tiles_before = jnp.where(group > 0, tile_ends[group - 1], 0)
-        first = starts[group] + (i - tiles_before) * tile
-        clamped = jnp.clip(first, 0, num_rows - tile)
-        rows = clamped + jnp.arange(tile, dtype=jnp.int32)
-        mask = (rows >= first) & (rows < jnp.minimum(first + tile, ends[group]))
-        return body(carry, group, clamped, mask[:, None])
+        rows = clamped[i] + jnp.arange(tile, dtype=jnp.int32)
+        mask = (rows >= firsts[i]) & (rows < lasts[i])
+        return body(carry, groups[i], clamped[i], mask[:, None])
 
-    steps = tile_ends[-1] if config.dynamic_trip_count else longest
+    steps = tile_ends[-1] if config.dynamic_trip_count else index.shape[0]
     return lax.fori_loop(0, steps, step, init)
 
 
