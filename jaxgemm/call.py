@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax import lax
+from jax import core, lax
 
 from jaxgemm import dispatch, dtypes, policy, problem
 from jaxgemm.device import CPU, current
@@ -202,7 +202,7 @@ def _vary_alike(operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
     Its transpose sums their gradients over the devices.
     """
-    if not any(isinstance(x, jax.core.Tracer) for x in operands):
+    if not any(isinstance(x, core.Tracer) for x in operands):
         return operands
     axes = [jax.typeof(x).manual_axis_type.varying for x in operands]
     union = frozenset().union(*axes)

@@ -184,7 +184,7 @@ def group_bounds(operands: Operands, num_rows: int) -> tuple[jax.Array, jax.Arra
     sizes = jnp.clip(operands["group_sizes"], 0, num_rows)
     ends = jnp.cumsum(sizes, dtype=jnp.int32)
     first = operands.get("row_start", jnp.int32(0))
-    return tuple(jnp.clip(x + first, 0, num_rows) for x in (ends - sizes, ends))
+    return jnp.clip(ends - sizes + first, 0, num_rows), jnp.clip(ends + first, 0, num_rows)
 
 
 def rows_of_groups(

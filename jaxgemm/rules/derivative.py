@@ -31,12 +31,12 @@ def jvp(
     """Outputs and their tangents; a tangent that is zero is an `ad.Zero`."""
     operands = dict(zip(spec.operands, primals, strict=True))
     dots = {n: t for n, t in zip(spec.operands, tangents, strict=True) if type(t) is not ad.Zero}
-    needs_z = (spec.activation is not None or spec.gated) and not spec.save_preactivation
-    saved = spec.replace(save_preactivation=True) if needs_z else spec
-    outputs = bind(saved, policy, primals)
-    out = list(outputs[: len(spec.outputs)])
     if not dots or dtypes.is_integer(operands["a"].dtype):
-        return out, [ad.Zero.from_primal_value(x) for x in out]
+        out = list(bind(spec, policy, primals))
+        return out, [ad.Zero.from_primal_value(x) for x in out]  # pyright: ignore
+    needs_z = spec.activation is not None or spec.gated or spec.save_preactivation
+    outputs = bind(spec.replace(save_preactivation=needs_z), policy, primals)
+    out = list(outputs[: len(spec.outputs)])
     z_dot = preactivation_tangent(spec, policy, operands, dots, "b")
     acc = z_dot.dtype
     d_dot, z_dots = z_dot, [z_dot]

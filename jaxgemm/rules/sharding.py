@@ -192,7 +192,7 @@ def _window_of_groups(
             starts, ends = (lax.dynamic_slice_in_dim(x, at, count) for x in (starts, ends))
         return ends - starts, starts[0]
 
-    first = operands.get("row_start", jnp.int32(0))
+    first = operands["row_start"] if "row_start" in operands else jnp.int32(0)
     labels = {
         "group_sizes": spec.batch_labels("group_sizes"),
         "row_start": spec.batch_labels("row_start") if "row_start" in operands else (),
