@@ -1,0 +1,75 @@
+"""The times of a candidate and how two are compared: medians, percentiles, ratios, ties."""
+
+import dataclasses
+import statistics
+from typing import Literal
+
+import numpy as np
+
+from jaxgemm.tuning import clocks
+
+# Ratios closer to 1 than this are a tie.
+TIE = 0.02
+_BOOTSTRAP_SAMPLES = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """The times of one candidate.
+
+    Attributes:
+      samples_us: one time a call.
+      clock: "cupti": kernel time; "wall": the time of a call on the host, dispatch included.
+      kernels: names of the kernels of one call, in order; empty for "wall".
+      wall_us: mean time of a call among many that are enqueued back to back.
+      agrees: whether `wall_us` agrees with the median of the kernel sums; None where it cannot be
+        compared: the call is too short or the host cannot keep the device busy.
+      state: clocks and power meanwhile.
+    """
+
+    samples_us: tuple[float, ...]
+    clock: Literal["cupti", "wall"]
+    kernels: tuple[str, ...] = ()
+    wall_us: float | None = None
+    agrees: bool | None = None
+    state: clocks.State = dataclasses.field(default_factory=clocks.State)
+
+    @property
+    def median_us(self) -> float:
+        """The middle time."""
+        return statistics.median(self.samples_us)
+
+    def percentile_us(self, percent: float) -> float:
+        """The time that `percent` of the calls do not exceed."""
+        return float(np.percentile(self.samples_us, percent))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """How many times faster one candidate is than another: > 1 is faster.
+
+    Attributes:
+      value: the baseline's median over the candidate's.
+      low: lower end of the 95 % bootstrap interval.
+      high: its upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def tie(self) -> bool:
+        """Whether the difference is too small to count."""
+        return abs(self.value - 1) < TIE
+
+
+def ratio(times: Times, baseline: Times) -> Ratio:
+    """The ratio of medians with its bootstrap interval; the same samples give the same interval."""
+    rng = np.random.default_rng(0)
+    medians = []
+    for samples in (baseline.samples_us, times.samples_us):
+        drawn = rng.choice(samples, (_BOOTSTRAP_SAMPLES, len(samples)))
+        medians.append(np.median(drawn, axis=1))
+    low, high = np.percentile(medians[0] / medians[1], (2.5, 97.5))
+    return Ratio(baseline.median_us / times.median_us, float(low), float(high))

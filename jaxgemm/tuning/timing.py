@@ -1,0 +1,351 @@
+"""How a time is measured: the one protocol, used by the tuner and by the benchmarks.
+
+    sets = inputs(avals, total_bytes=rotation_bytes())
+    calls = {"a": compile_for(f, sets[0]), "b": compile_for(g, sets[0])}
+    measured = measure(calls, sets)
+    times.ratio(measured["a"], measured["b"])
+
+Callables are compiled ahead of time and take one dict of operands, from a rotation that is larger
+than twice the last-level cache, so that no call finds its operands there. On a GPU a time is the
+sum, by CUPTI, over all kernels of a call; launches of all candidates alternate (A B C C B A …), so
+they share the state of the card. Two regimes:
+
+    burst      after a rest, a few launches: clocks are high
+    sustained  each candidate back to back for half a second, in turns: the card settles at the
+               clock that its power limit allows for that candidate; later halves count
+
+The sums are checked against the wall clock of many calls that are enqueued back to back. On a CPU
+the time is the wall clock of a call, dispatch included; `Times.clock` says which.
+
+Check a candidate with `gate.py` before it is timed: a wrong one has no time.
+"""
+
+import dataclasses
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxgemm import device
+from jaxgemm.tuning import clocks
+from jaxgemm.tuning.times import Times
+
+Operands = Mapping[str, Any]
+Call = Callable[[Any], Any]
+Regime = Literal["burst", "sustained"]
+
+# CUPTI sums and the wall clock of back-to-back calls must agree this well.
+AGREEMENT = 0.05
+# Shorter calls are not compared with the wall clock: gaps between launches, of a few
+# microseconds, are no longer small beside them.
+_SHORTEST_COMPARED_US = 100.0
+_MAX_SETS = 128
+_REST_SECONDS = 0.2
+_BURST_SECONDS = 0.03
+_BLOCK_SECONDS = 0.5
+_BLOCKS = 2
+
+
+def rotation_bytes() -> int:
+    """More than twice the last-level cache of the device that is there."""
+    return 2 * device.current().l2_bytes + 1
+
+
+def inputs(
+    avals: Mapping[str, Any],
+    *,
+    total_bytes: int,
+    seed: int = 0,
+    scale: Mapping[str, float] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+) -> list[dict[str, jax.Array]]:
+    """Sets of random operands which together take at least `total_bytes`, and at least two sets.
+
+    Args:
+      avals: operand → anything with shape and dtype.
+      total_bytes: the size that the rotation should exceed; there are never more than 128 sets.
+      seed: of the random numbers: the same seed gives the same sets.
+      scale: operand → standard deviation, where it is not 1. Integers are uniform over [-127, 127].
+      fixed: operand → array, for those that are not random: the same in every set.
+    """
+    scale, fixed = dict(scale or {}), dict(fixed or {})
+    drawn = {name: aval for name, aval in avals.items() if name not in fixed}
+
+    @jax.jit
+    def draw(key: jax.Array) -> dict[str, jax.Array]:
+        keys = jax.random.split(key, max(1, len(drawn)))
+        return {
+            name: _random(k, aval, scale.get(name, 1.0))
+            for k, (name, aval) in zip(keys, drawn.items(), strict=False)
+        }
+
+    set_bytes = sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in avals.values())
+    num_sets = min(_MAX_SETS, max(2, math.ceil(total_bytes / max(1, set_bytes))))
+    keys = jax.random.split(jax.random.key(seed), num_sets)
+    constants = {name: jnp.asarray(x) for name, x in fixed.items()}
+    sets = [{name: {**draw(key), **constants}[name] for name in avals} for key in keys]
+    return jax.block_until_ready(sets)
+
+
+def _random(key: jax.Array, aval: Any, std: float) -> jax.Array:
+    dtype = jnp.dtype(aval.dtype)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jax.random.randint(key, aval.shape, -127, 128).astype(dtype)
+    wide = jnp.float64 if dtype.name == "float64" else jnp.float32
+    return (std * jax.random.normal(key, aval.shape, wide)).astype(dtype)
+
+
+def compile_for(
+    function: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None
+) -> Call:
+    """`function`, compiled ahead of time for arguments like these, with XLA's options."""
+    lowered = jax.jit(function).lower(*args)
+    return lowered.compile(compiler_options=dict(options) if options else None)
+
+
+def measure(
+    candidates: Mapping[str, Call],
+    sets: Sequence[Any] | Mapping[str, Sequence[Any]],
+    *,
+    regime: Regime = "burst",
+    iterations: int | None = None,
+    waits: Mapping[str, Callable[[], None]] | None = None,
+) -> dict[str, Times]:
+    """The times of candidates whose launches alternate.
+
+    Args:
+      candidates: name → a callable that takes one element of its sets, starts the work and
+        returns without waiting for it. Best compiled ahead of time.
+      sets: the arguments to rotate through, in common or for each candidate.
+      regime: "burst" or "sustained".
+      iterations: timed calls of each candidate; None: what fits into a few hundredths of a second,
+        10 to 200. For "sustained", of each of two turns; None: what takes half a second.
+      waits: candidate → a function that waits for the device, for candidates whose work JAX
+        does not order among its own (another library's stream). The device is idle before and
+        after each of their launches.
+
+    Raises:
+      RuntimeError: CUPTI saw no kernel, or another profiler holds it.
+    """
+    if not isinstance(sets, Mapping):
+        sets = dict.fromkeys(candidates, sets)
+    entries = [
+        _Candidate(name, call, sets[name], (waits or {}).get(name))
+        for name, call in candidates.items()
+    ]
+    for entry in entries:
+        entry.wait(entry.call(entry.sets[0]))
+    if jax.default_backend() != "gpu":
+        return _wall_times(entries, regime, iterations)
+    kernels = {entry.name: _kernels(entry) for entry in entries}
+    with clocks.Sampler() as sampler:
+        if regime == "burst":
+            return _burst(entries, kernels, iterations, sampler)
+        return _sustained(entries, kernels, iterations, sampler)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Candidate:
+    name: str
+    call: Call
+    sets: Sequence[Any]
+    foreign_wait: Callable[[], None] | None
+
+    def launch(self, index: int) -> Any:
+        return self.call(self.sets[index % len(self.sets)])
+
+    def wait(self, result: Any) -> None:
+        if self.foreign_wait is None:
+            jax.block_until_ready(result)
+        else:
+            self.foreign_wait()
+
+
+class _Program:
+    """A Python function that `profiler.measure` calls as it is, instead of under jit."""
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self._run = run
+
+    def __call__(self) -> Any:
+        return self._run()
+
+    def trace(self) -> Any:
+        raise NotImplementedError
+
+    def lower(self) -> Any:
+        raise NotImplementedError
+
+
+Record = tuple[str, float]
+
+
+def _record(run: Callable[[], Any]) -> list[Record]:
+    """(name, microseconds) of every kernel that `run` launches, which must wait for them.
+
+    `run` is called twice, first as a warm-up.
+    """
+    from jax.experimental.mosaic.gpu import profiler
+
+    _, records = profiler.measure(_Program(run), aggregate=False)()
+    if not records:
+        raise RuntimeError("CUPTI saw no kernel")
+    return [(name, 1e3 * time_ms) for name, time_ms in records]
+
+
+def _kernels(entry: _Candidate) -> list[Record]:
+    """The kernels of one call."""
+    return _record(lambda: entry.wait(entry.launch(1)))
+
+
+def _num_launches(seconds: float, time_us: float, low: int, high: int) -> int:
+    return int(min(high, max(low, seconds * 1e6 / max(time_us, 0.1))))
+
+
+def _burst(
+    entries: list[_Candidate],
+    kernels: dict[str, list[Record]],
+    iterations: int | None,
+    sampler: clocks.Sampler,
+) -> dict[str, Times]:
+    alone = {name: sum(time_us for _, time_us in records) for name, records in kernels.items()}
+    longest = max(alone.values())
+    rounds = iterations or _num_launches(_BURST_SECONDS, longest, 10, 200)
+    walls = {e.name: _back_to_back(e, _num_launches(0.02, alone[e.name], 10, 200)) for e in entries}
+    order = _alternating(entries, rounds)
+    time.sleep(_REST_SECONDS)
+    start = time.perf_counter()
+    records = _record(lambda: _launch_all(order))
+    state = sampler.state(start, time.perf_counter())
+    samples = _split(order, kernels, records)
+    return {e.name: _times(samples[e.name], kernels[e.name], walls[e.name], state) for e in entries}
+
+
+def _alternating(entries: list[_Candidate], rounds: int) -> list[_Candidate]:
+    """A B C C B A A B C …: drift of the clocks falls on all alike."""
+    forth = (entries, entries[::-1])
+    return list(itertools.chain.from_iterable(forth[i % 2] for i in range(rounds)))
+
+
+def _launch_all(order: list[_Candidate]) -> None:
+    """Launches in this order. Each takes the next set, so no launch follows one on its own set."""
+    result, last = None, order[0]
+    for index, entry in enumerate(order):
+        if entry is not last and (entry.foreign_wait or last.foreign_wait):
+            last.wait(result)
+        result, last = entry.launch(index), entry
+    last.wait(result)
+
+
+def _split(
+    order: list[_Candidate], kernels: dict[str, list[Record]], records: list[Record]
+) -> dict[str, list[float]]:
+    """The sum of each launch, by position; names must be those that were seen alone."""
+    samples: dict[str, list[float]] = {entry.name: [] for entry in order}
+    position = 0
+    for entry in order:
+        names = [name for name, _ in kernels[entry.name]]
+        part = records[position : position + len(names)]
+        if [name for name, _ in part] != names:
+            raise RuntimeError(f"{entry.name}: CUPTI saw {part} where {names} were launched")
+        samples[entry.name].append(sum(time_us for _, time_us in part))
+        position += len(names)
+    if position != len(records):
+        raise RuntimeError(f"CUPTI saw {len(records)} kernels where {position} were launched")
+    return samples
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wall:
+    time_us: float
+    host_us: float
+
+
+def _back_to_back(entry: _Candidate, launches: int) -> _Wall:
+    """The wall clock of calls that are enqueued without waiting, and what the host needs for one.
+
+    The host's share is that of the first few: later ones wait for room in the queue.
+    """
+    entry.wait(entry.launch(0))
+    few = min(8, launches)
+    start = enqueued = time.perf_counter()
+    result = None
+    for index in range(launches):
+        result = entry.launch(index + 1)
+        if index + 1 == few:
+            enqueued = time.perf_counter()
+    entry.wait(result)
+    end = time.perf_counter()
+    return _Wall(1e6 * (end - start) / launches, 1e6 * (enqueued - start) / few)
+
+
+def _times(samples: list[float], kernels: list[Record], wall: _Wall, state: clocks.State) -> Times:
+    median_us = statistics.median(samples)
+    comparable = median_us >= _SHORTEST_COMPARED_US and wall.host_us < 0.8 * median_us
+    agrees = abs(wall.time_us / median_us - 1) <= AGREEMENT if comparable else None
+    names = tuple(name for name, _ in kernels)
+    return Times(tuple(samples), "cupti", names, wall.time_us, agrees, state)
+
+
+def _sustained(
+    entries: list[_Candidate],
+    kernels: dict[str, list[Record]],
+    iterations: int | None,
+    sampler: clocks.Sampler,
+) -> dict[str, Times]:
+    """Turns of half a second each; all turns are taken once as a warm-up, then recorded."""
+    turns = [
+        (entry, iterations or _num_launches(_BLOCK_SECONDS, _pace_us(entry), 20, 20000))
+        for entry in entries * _BLOCKS
+    ]
+    walls: dict[str, list[_Wall]] = {entry.name: [] for entry in entries}
+    spans: dict[str, list[tuple[float, float]]] = {entry.name: [] for entry in entries}
+
+    def run() -> None:
+        for entry, launches in turns:
+            start = time.perf_counter()
+            walls[entry.name].append(_back_to_back(entry, launches - 1))
+            spans[entry.name].append((start, time.perf_counter()))
+
+    records = _record(run)
+    order = [entry for entry, launches in turns for _ in range(launches)]
+    samples = _split(order, kernels, records)
+    times = {}
+    for entry in entries:
+        turn = len(samples[entry.name]) // _BLOCKS
+        later = [s for i, s in enumerate(samples[entry.name]) if i % turn >= turn // 2]
+        start, end = spans[entry.name][-1]
+        state = sampler.state((start + end) / 2, end)
+        # The last turn of the warm-up, which CUPTI does not slow down.
+        wall = walls[entry.name][_BLOCKS - 1]
+        times[entry.name] = _times(later, kernels[entry.name], wall, state)
+    return times
+
+
+def _pace_us(entry: _Candidate) -> float:
+    """How long a call takes among others, whatever limits it."""
+    return _back_to_back(entry, 8).time_us
+
+
+def _wall_times(
+    entries: list[_Candidate], regime: Regime, iterations: int | None
+) -> dict[str, Times]:
+    """Wall clock of single calls, in alternation. `regime` makes no difference but in length."""
+    seconds = _BLOCK_SECONDS if regime == "sustained" else 0.2
+    longest = max(_wall_us(entry, 1) for entry in entries)
+    order = _alternating(entries, iterations or _num_launches(seconds, longest, 5, 1000))
+    samples: dict[str, list[float]] = {entry.name: [] for entry in entries}
+    for index, entry in enumerate(order):
+        samples[entry.name].append(_wall_us(entry, index))
+    return {name: Times(tuple(values), "wall") for name, values in samples.items()}
+
+
+def _wall_us(entry: _Candidate, index: int) -> float:
+    start = time.perf_counter()
+    entry.wait(entry.launch(index))
+    return 1e6 * (time.perf_counter() - start)
