@@ -1,0 +1,42 @@
+"""Runs small problems with tails through every kernel, to be watched by compute-sanitizer.
+
+    compute-sanitizer --tool memcheck python -m tests.gpu.sanitize
+    compute-sanitizer --tool racecheck python -m tests.gpu.sanitize --cases=all_tails
+
+The program prints what it ran; the tool prints what it found and says so in its exit code.
+"""
+
+import jax
+from absl import app, flags
+
+from jaxgemm import device
+from pallas_kernels import KERNELS
+from tests.kernel_cases import SMALL_CASES
+
+_CASES = flags.DEFINE_list(
+    "cases", ["all_tails", "one_row", "batch_of_epilogue"], "names in kernel_cases.SMALL_CASES"
+)
+_CONFIGS = flags.DEFINE_integer("configs", 2, "how many configs of each, from both ends")
+
+
+def main(argv: list[str]) -> None:
+    """Runs every case with the first and last configs of every kernel that accepts it."""
+    del argv
+    target = device.current()
+    for kernel in KERNELS:
+        for name in _CASES.value:
+            case = SMALL_CASES[name]
+            problem = case.problem()
+            if kernel.why_not(problem, target):
+                continue
+            configs = kernel.configs(problem, target)
+            half = max(1, _CONFIGS.value // 2)
+            for config in dict.fromkeys((*configs[:half], *configs[-half:])):
+                run = jax.jit(lambda x, c=config, p=problem, k=kernel: k.run(p, c, x))
+                jax.block_until_ready(run(case.arrays()))
+                print(f"ran {kernel.name} {name} {config}")
+
+
+if __name__ == "__main__":
+    jax.config.config_with_absl()
+    app.run(main)
