@@ -1,0 +1,283 @@
+"""Whether a result is right: the gate that every candidate passes before it is timed.
+
+The answer R is the reference's in the accumulator dtype, at full precision, on the device. A result
+D = act(z) with z = alpha · A·B + beta · C + bias may differ from it, element by element, by
+
+    |D − R| ≤ 1.01 u_out |R| + L (4 √K u_acc + 2 u_mul) S + smallest subnormal of out
+
+with S = |alpha| |A|·|B| + |beta C| + |bias|, L the largest slope of act, and unit roundoffs of the
+output, the accumulator, and operands that are multiplied as TF32 (u_mul is 0 for others). A curved
+activation adds 4 u_acc |R|. A gradient is bounded as the product that it is, plus what z̄ carries:
+z̄ is computed from a z that was rounded to the residual dtype, and is rounded to it itself.
+
+The error over this bound is what `error` returns: more than 1 is wrong. A candidate that rounds on
+its way, as a chain of jnp operations does, is judged with `stepwise=True`, which allows for it.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from jaxgemm import dtypes, epilogue, reference
+from jaxgemm.problem import Problem
+from jaxgemm.spec import GemmSpec
+
+Arrays = Mapping[str, jax.Array]
+
+# Roundings to the output dtype that a chain of operations may make, each scaled by the largest
+# intermediate: product, alpha, c, bias, and those inside an activation.
+_STEPS = 16
+
+
+def error(problem: Problem, operands: Arrays, d: jax.Array, *, stepwise: bool = False) -> float:
+    """The largest error of a result over its bound; infinite where NaN are out of place."""
+    if d.shape != problem.shape("d") or d.dtype != problem.dtype("d"):
+        return math.inf
+    return float(_error(problem, dict(operands), d, stepwise))
+
+
+def gradient_error(
+    problem: Problem,
+    operands: Arrays,
+    cotangent: jax.Array,
+    gradients: Arrays,
+    *,
+    stepwise: bool = False,
+) -> float:
+    """The largest error of the gradients for a, b, b_up and bias, those of them that are given."""
+    for name, gradient in gradients.items():
+        if gradient.shape != problem.shape(name) or gradient.dtype != problem.dtype(name):
+            return math.inf
+    errors = _gradient_errors(problem, dict(operands), cotangent, dict(gradients), stepwise)
+    return max((float(x) for x in errors.values()), default=0.0)
+
+
+def _exact(problem: Problem) -> GemmSpec:
+    """alpha · a·b + beta · c + bias alone, in the accumulator dtype, at full precision."""
+    spec, acc = problem.spec, problem.accumulator
+    return spec.replace(
+        operands=tuple(name for name in spec.operands if name != "b_up"),
+        batch=tuple(tuple(n for n in names if n != "b_up") for names in spec.batch),
+        out_dtype=acc,
+        residual_dtype=acc,
+        precision="highest",
+        activation=None,
+        save_preactivation=False,
+        batch_invariant=False,
+    )
+
+
+def _evaluate(spec: GemmSpec, operands: Arrays) -> jax.Array:
+    config = reference.Config(dynamic_trip_count=False)
+    return reference.evaluate(spec, operands, config)[0]
+
+
+def _wide(problem: Problem, operands: Arrays) -> dict[str, jax.Array]:
+    """Operands in the accumulator dtype, exactly; sizes of groups as they are."""
+    kept = ("group_sizes", "row_start")
+    return {n: x if n in kept else x.astype(problem.accumulator) for n, x in operands.items()}
+
+
+def _sizes(operands: Arrays) -> dict[str, jax.Array]:
+    return {n: x if n in ("group_sizes", "row_start") else jnp.abs(x) for n, x in operands.items()}
+
+
+def _units(problem: Problem, terms: int) -> float:
+    """(4 √K u_acc + 2 u_mul): the error of a sum of this many products over their magnitudes."""
+    if dtypes.is_integer(problem.dtype("a")):
+        return 0.0
+    u_acc = dtypes.facts(problem.accumulator).unit_roundoff
+    both = dtypes.compute(problem.dtype("a"), problem.dtype("b"))
+    as_tf32 = both.name == "float32" and problem.spec.precision != "highest"
+    return 4 * math.sqrt(max(1, terms)) * u_acc + (2 * dtypes.TF32_UNIT_ROUNDOFF) * as_tf32
+
+
+def _roundoff(dtype: jnp.dtype) -> float:
+    return dtypes.OPERANDS[dtype.name].unit_roundoff if dtype.name in dtypes.OPERANDS else 0.0
+
+
+def _preactivations(
+    problem: Problem, operands: Arrays, steps: float
+) -> list[tuple[jax.Array, jax.Array]]:
+    """(z, the bound on its error) for a·b and, if gated, for a·b_up."""
+    spec, wide = _exact(problem), _wide(problem, operands)
+    results = []
+    for name in ("b", "b_up")[: 1 + problem.spec.gated]:
+        chosen = {n: wide[name if n == "b" else n] for n in spec.operands}
+        z, size = _evaluate(spec, chosen), _evaluate(spec, _sizes(chosen))
+        slack = _units(problem, problem.k) * size
+        if steps:
+            # |alpha · a·b| is at most |z| + |beta · c| + |bias|.
+            slack = slack + steps * (jnp.abs(z) + 2 * _evaluate(spec, _empty(spec, chosen)))
+        results.append((z, slack))
+    return results
+
+
+def _empty(spec: GemmSpec, operands: Arrays) -> dict[str, jax.Array]:
+    """Magnitudes of operands without a single k: what is left is that of c and bias."""
+    cut = {
+        name: jax.lax.slice_in_dim(operands[name], 0, 0, axis=spec.labels(name).index("k"))
+        for name in ("a", "b")
+    }
+    return _sizes({**operands, **cut})
+
+
+def _slope(activation: str | None, z: jax.Array) -> jax.Array | float:
+    if activation is None:
+        return 1.0
+    if activation == "relu2":
+        return 2 * jnp.maximum(1.0, jnp.abs(z))
+    return epilogue.ACTIVATIONS[activation].slope
+
+
+def _over_bound(got: jax.Array, want: jax.Array, slack: jax.Array) -> jax.Array:
+    """The largest |got − want| over its bound."""
+    rounded = want.astype(got.dtype).astype(want.dtype)
+    floating = jnp.issubdtype(got.dtype, jnp.floating)
+    tiny = float(jnp.finfo(got.dtype).smallest_subnormal) if floating else 0.0
+    bound = 1.01 * _roundoff(got.dtype) * jnp.abs(want) + slack + tiny
+    difference = jnp.abs(got.astype(want.dtype) - want)
+    over = jnp.where(difference == 0, 0.0, difference / bound)
+    if not floating:
+        return jnp.max(over, initial=0.0)
+    # Beyond the largest number of the dtype anything that is not finite is right.
+    beyond = ~jnp.isfinite(rounded)
+    misplaced = jnp.isfinite(got) == beyond
+    over = jnp.where(misplaced, jnp.inf, jnp.where(beyond, 0.0, over))
+    return jnp.max(over, initial=0.0)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _error(
+    problem: Problem, operands: dict[str, jax.Array], d: jax.Array, stepwise: bool
+) -> jax.Array:
+    steps = _STEPS * _roundoff(problem.dtype("d")) if stepwise else 0.0
+    saved = _preactivations(problem, operands, steps)
+    value, slack = _activated(problem, *saved[0])
+    if problem.spec.gated:
+        up, up_slack = saved[1]
+        slack = jnp.abs(value) * up_slack + slack * (jnp.abs(up) + up_slack)
+        value = value * up
+        slack = slack + 4 * _roundoff(problem.accumulator) * jnp.abs(value)
+    if problem.spec.ragged == "m" and problem.spec.activation is not None:
+        bounds = reference.group_bounds(operands, value.shape[0])
+        _, valid = reference.rows_of_groups(*bounds, value.shape[0])
+        value = jnp.where(valid[:, None], value, 0)
+    return _over_bound(d, value, slack + steps * jnp.abs(value))
+
+
+def _activated(problem: Problem, z: jax.Array, slack: jax.Array) -> tuple[jax.Array, jax.Array]:
+    activation = problem.spec.activation
+    if activation is None:
+        return z, slack
+    value = epilogue.ACTIVATIONS[activation].apply(z)
+    slack = _slope(activation, z) * slack
+    if activation not in ("relu", "relu2"):
+        slack = slack + 4 * _roundoff(problem.accumulator) * jnp.abs(value)
+    return value, slack
+
+
+def _cotangents(
+    problem: Problem, operands: dict[str, jax.Array], cotangent: jax.Array, steps: float
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """z̄ and the bound on its error for b and, if gated, for b_up."""
+    spec = problem.spec
+    d_bar = cotangent.astype(problem.accumulator)
+    if spec.activation is None and not spec.gated:
+        return {"b": (d_bar, steps * jnp.abs(d_bar))}
+    u_acc, u = _roundoff(problem.accumulator), _roundoff(spec.residual_dtype)
+    saved = _preactivations(problem, operands, steps)
+    z, z_slack = saved[0]
+    z_error = u * jnp.abs(z) + z_slack
+    scale, scale_error = d_bar, jnp.zeros_like(d_bar)
+    if spec.gated:
+        up, up_slack = saved[1]
+        scale = d_bar * up
+        scale_error = jnp.abs(d_bar) * (u * jnp.abs(up) + up_slack)
+    value, error = _pulled_back(spec, z, z_error, scale, u_acc)
+    error = error + _slope(spec.activation, z) * scale_error
+    pairs = {"b": (value, error)}
+    if spec.gated:
+        gate, gate_error = _activated(problem, z, z_error)
+        pairs["b_up"] = (d_bar * gate, jnp.abs(d_bar) * gate_error)
+    rounding = 1.01 * u + steps
+    return {n: (v, e + rounding * (jnp.abs(v) + e)) for n, (v, e) in pairs.items()}
+
+
+def _pulled_back(
+    spec: GemmSpec, z: jax.Array, z_error: jax.Array, scale: jax.Array, u_acc: float
+) -> tuple[jax.Array, jax.Array]:
+    """scale · act'(z), and its error from that of z and of evaluating act'."""
+    if spec.activation is None:
+        return scale, jnp.zeros_like(scale)
+    row = epilogue.ACTIVATIONS[spec.activation]
+    if spec.activation == "relu":
+        # The derivative jumps at 0: an element whose z may have either sign may be either.
+        moved = (jnp.abs(z) <= z_error).astype(z.dtype)
+    else:
+        moved = row.curvature * z_error
+    error = jnp.abs(scale) * (moved + 16 * u_acc * _slope(spec.activation, z))
+    return row.pullback(z, scale), error
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _gradient_errors(
+    problem: Problem,
+    operands: dict[str, jax.Array],
+    cotangent: jax.Array,
+    gradients: dict[str, jax.Array],
+    stepwise: bool,
+) -> dict[str, jax.Array]:
+    steps = _STEPS * _roundoff(problem.spec.residual_dtype) if stepwise else 0.0
+    bars = _cotangents(problem, operands, cotangent, steps)
+    wide = _wide(problem, operands)
+    errors = {}
+    for name, gradient in gradients.items():
+        if name == "bias":
+            parts = [_bias(problem, wide, x) for x in (bars["b"][0], *map(jnp.abs, bars["b"]))]
+        else:
+            of_a = [
+                _operand(problem, wide, name, role, *bar)
+                for role, bar in bars.items()
+                if name in ("a", role)
+            ]
+            parts = [sum(column) for column in zip(*of_a, strict=True)]
+        value, size, carried = parts
+        terms = max(1, cotangent.size * problem.k // max(1, gradient.size))
+        slack = carried + _units(problem, terms) * (size + carried) + steps * jnp.abs(value)
+        errors[name] = _over_bound(gradient, value, slack)
+    return errors
+
+
+def _bias(problem: Problem, wide: Arrays, bar: jax.Array) -> jax.Array:
+    """The sum of z̄ over everything that shares a bias."""
+    spec = problem.spec
+    if spec.ragged == "m":
+        bounds = reference.group_bounds(wide, bar.shape[0])
+        group, valid = reference.rows_of_groups(*bounds, bar.shape[0])
+        bar = jnp.where(valid[:, None], bar, 0)
+        return jax.ops.segment_sum(bar, group, problem.num_groups)
+    kept = spec.labels("bias")
+    return bar.sum([i for i, label in enumerate(spec.labels("d")) if label not in kept])
+
+
+def _operand(
+    problem: Problem, wide: Arrays, name: str, role: str, bar: jax.Array, bar_error: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The gradient that z̄ of one product gives, its magnitude, and the error that z̄ carries."""
+    acc = problem.accumulator
+    product, (first, second) = _exact(problem).gradient_product(
+        "a" if name == "a" else "b", acc, scaled=True
+    )
+    product = product.replace(precision="highest")
+
+    def evaluate(bar: jax.Array, others: Arrays) -> jax.Array:
+        pool = {**others, "b": others[role], "d": bar}
+        chosen = {n: pool[n] for n in product.operands if n not in ("a", "b")}
+        return _evaluate(product, {**chosen, "a": pool[first], "b": pool[second]})
+
+    sizes = _sizes(wide)
+    return (evaluate(bar, wide), evaluate(jnp.abs(bar), sizes), evaluate(bar_error, sizes))
