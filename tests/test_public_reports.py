@@ -106,6 +106,10 @@ gemm, grouped_gemm = jaxgemm.gemm, jaxgemm.grouped_gemm
 NAN, INF = np.nan, np.inf
 
 
+def _labels(report: str, count: int) -> list[str]:
+    return [f"{report} case {i}" for i in range(count)]
+
+
 def _normal(*shape: int, dtype: Any = "float32", seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng((seed, *shape)).normal(size=shape), dtype)
 
@@ -248,6 +252,15 @@ def test_sizes_need_not_add_up_to_the_rows() -> None:
         _check_groups(lhs, rhs, sizes, cotangent)
     out = jax.jit(grouped_gemm)(lhs, rhs, jnp.array([40, 40, 0]))
     oracle.check(out[40:], oracle.gemm(lhs[40:], rhs[1]))
+
+
+def test_sizes_may_add_up_to_more_than_32_bits_hold() -> None:
+    m, num_groups = 65536, 32769
+    assert m * num_groups > 2**31
+    rhs = np.arange(1, num_groups + 1, dtype=np.float32)[:, None, None]
+    out = grouped_gemm(np.ones((m, 1), np.float32), rhs, np.full(num_groups, m, np.int32))
+    # The first group takes every row.
+    _same(out, np.ones((m, 1)))
 
 
 def test_padding_does_not_reach_a_second_product() -> None:
@@ -412,7 +425,7 @@ def test_every_empty_size_has_its_epilogue_and_gradients(index: int) -> None:
 # --- beta-alpha-zero: beta = 0 must mean that c is not read. alpha is ordinary multiplication.
 
 
-@pytest.mark.parametrize(("m", "n"), [(1, 1), (64, 64), (65, 63)], ids=lambda x: f"BZ01 {x}")
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (64, 64), (65, 63)], ids=_labels("BZ01", 3))
 def test_beta_zero_hides_nan_in_c(m: int, n: int) -> None:
     a, b = jnp.ones((m, 7)), jnp.ones((7, n))
     _same(gemm(a, b, jnp.full((m, n), NAN), beta=0), np.full((m, n), 7.0))
@@ -613,7 +626,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("m", "n", "k"), ODD, ids="AL02 {0}".format)
+@pytest.mark.parametrize(("m", "n", "k"), ODD, ids=_labels("AL02", len(ODD)))
 def test_odd_sizes_in_every_layout(m: int, n: int, k: int) -> None:
     dtype = ("float32", "bfloat16", "float16")[(m + n + k) % 3]
     a, b = _integers(2, m, k, dtype=dtype), _integers(2, k, n, dtype=dtype, seed=1)
@@ -641,7 +654,7 @@ def test_groups_that_begin_on_odd_rows() -> None:
         _check_groups(lhs, rhs, sizes, cotangent)
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 6, 5), (6, 1, 5), (6, 5, 1)], ids="AL10 {0}".format)
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 6, 5), (6, 1, 5), (6, 5, 1)], ids=_labels("AL10", 3))
 def test_gradients_with_one_row_column_or_term(m: int, n: int, k: int) -> None:
     a, b, bar = _normal(m, k), _normal(k, n), _normal(m, n, seed=1)
     out, pullback = jax.vjp(gemm, a, b)
@@ -1094,7 +1107,7 @@ def test_traced_scalars_leak_no_tracers() -> None:
 @pytest.mark.parametrize(
     ("has_c", "has_bias", "activation"),
     [(True, True, None), *((c, bias, "gelu") for c in (False, True) for bias in (False, True))],
-    ids="GR05 {0}".format,
+    ids=_labels("GR05", 5),
 )
 def test_each_operand_is_differentiated_alone_and_with_others(
     has_c: bool, has_bias: bool, activation: str | None

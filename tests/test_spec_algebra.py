@@ -24,7 +24,8 @@ F32 = np.dtype("float32")
 CONFIG = reference.Config(dynamic_trip_count=True)
 SIZE = {"m": 3, "n": 2, "k": 5, "g": 3, "b0": 2, "b1": 3, "b2": 2}
 LAYOUTS = {"NN": (1, 0), "NT": (1, 1), "TN": (0, 0), "TT": (0, 1)}
-# A label of a product is on two of its three matrices at least; so is a batch axis.
+# A batch axis of a product is on two of its three matrices at least, like m, n and k. An axis that
+# only d has, `without_lone_axes` takes away before the product.
 AXES = [("a", "d"), ("b", "d"), ("a", "b"), ("a", "b", "d")]
 RAGGED_AXES = [*AXES, ("d", "group_sizes"), ("a", "group_sizes"), ("a", "b", "d", "group_sizes")]
 # Sizes with an empty group, with rows left over, and with more rows than there are.
@@ -231,6 +232,21 @@ def test_product_keeps_only_what_is_bilinear() -> None:
     assert (plain.activation, plain.save_preactivation) == (None, False)
     assert plain.out_dtype == plain.residual_dtype == np.float16
     assert (plain.a_contract, plain.b_contract) == (1, 1)
+
+
+def test_axis_that_only_d_has_is_computed_once_and_broadcast() -> None:
+    spec = _spec(("a", "b"), batch=(("d",), ("a", "d"), ("d",)))
+    product, labels = spec.without_lone_axes()
+    assert (product.batch, labels) == ((("a", "d"),), ("b1", "m", "n"))
+    rng = np.random.default_rng(0)
+    # In the product that is left, the axis of a is the first one.
+    a = rng.integers(-3, 4, (SIZE["b1"], SIZE["m"], SIZE["k"])).astype(np.float32)
+    b = rng.integers(-3, 4, (SIZE["k"], SIZE["n"])).astype(np.float32)
+    d = reference.align(
+        jnp.asarray(_reference(product, {"a": a, "b": b})), labels, spec.labels("d")
+    )
+    assert d.shape == (1, SIZE["b1"], 1, SIZE["m"], SIZE["n"])
+    np.testing.assert_array_equal(np.asarray(d)[0, :, 0], a @ b)
 
 
 @pytest.mark.parametrize("batch", [(), (("bias", "d"),), (("d", "group_sizes"),)], ids=str)
