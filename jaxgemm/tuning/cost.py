@@ -1,19 +1,43 @@
 """What a problem must cost on a device, and what a config is expected to take.
 
-The model counts bytes, flops and waves. It leaves out: clocks under power limits, L2 hit rates
-between tiles of a wave, and the skew of groups (they are taken as equal).
+A config's time is a launch and the largest of four times, which overlap:
+
+    sm      waves · (main loop of a tile at full clock + its epilogue, which nothing hides)
+    power   flops of all tiles at the rate that the power limit sustains
+    l2      operand bytes of all tiles from L2; a cluster loads what it shares once
+    dram    every operand read once, every output written once
+
+Where two of them are close, they disturb each other, so the largest is taken smoothly. It leaves
+out: L2 misses between tiles of a wave, the skew of groups (they are taken as equal), and bank
+conflicts of narrow tiles. `regrets` says what the choice costs against measurements.
 """
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxgemm import dtypes
 from jaxgemm.device import Device
 from jaxgemm.problem import Problem
 
-# One tile's prologue and epilogue that no main loop hides, in microseconds. Assumed.
-_TILE_OVERHEAD_US = 1.0
+# Constants without another source were fitted, and rounded, to times of `pallas.hopper.dense` on
+# an H200 (2026-11-30, bfloat16): benchmarks/results/nvidia_h200/dense_sweep.jsonl.
+
+# Rate at full clock over `Device.tflops`, which a power limit sustains. H200: products of 20 us,
+# too short for the limit, run at about 1.85 GHz · 132 · 4096 flops = 1000 of 830 TFLOP/s.
+_FULL_CLOCK_GAIN = 1.2
+# 1e9 bytes a second that an SM draws from L2: while all do (13.2 TB/s on an H200), and alone, when
+# its port of 64 bytes a clock is the limit.
+_L2_GBPS_PER_SM, _PORT_GBPS = 100.0, 120.0
+# Exponent of the smooth maximum: two equal times take 2^(1/7) = 1.10 of one.
+_SMOOTHNESS = 7.0
+# Rounding and storing a byte of d: 2 us for 128 x 256 elements of 2 bytes.
+_EPILOGUE_US_PER_BYTE = 3e-5
+# In bytes of d: a byte of c that is read, and an activation, for each element.
+_C_WEIGHT, _ACTIVATION_BYTES = 1.5, 3.0
+# Fixed costs: what a tile adds to a wave, and what waiting for the CTAs of a cluster adds.
+_TILE_US, _CLUSTER_US = 0.15, 0.3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +77,17 @@ class Estimate:
     """What one config is expected to take.
 
     Attributes:
-      time_us: launch, main loops and the un-hidden ends of tiles.
+      time_us: launch, and the smooth maximum of the four times below.
       tiles: output tiles (times split_k).
       waves: tiles over the tiles that run at once.
       tail_utilisation: tiles over the slots of all, partly filled, waves.
       edge_utilisation: useful elements over elements that tiles cover.
-      tile_bytes: operand bytes that all tiles load: the L2 traffic.
+      tile_bytes: operand bytes that arrive at all tiles.
+      l2_bytes: those that leave L2: less, where a cluster shares them, and split sums.
+      sm_us: main loops at full clock, and epilogues.
+      power_us: flops at the sustained rate.
+      l2_us: tile and L2 bytes at the bandwidth of L2.
+      dram_us: unavoidable bytes at the bandwidth of a copy.
     """
 
     time_us: float
@@ -67,6 +96,11 @@ class Estimate:
     tail_utilisation: float
     edge_utilisation: float
     tile_bytes: int
+    l2_bytes: float
+    sm_us: float
+    power_us: float
+    l2_us: float
+    dram_us: float
 
 
 def roof(problem: Problem, device: Device) -> Roof:
@@ -92,31 +126,220 @@ def mma_family(problem: Problem) -> str:
     return dtypes.facts(both).mma
 
 
+@dataclasses.dataclass(frozen=True)
+class _Grid:
+    """How a config divides a problem.
+
+    Attributes:
+      tiles: output tiles, times split_k.
+      slots: tiles that run at once.
+      covered: elements of d that tiles cover.
+      depth: contraction of one tile, in whole steps.
+    """
+
+    tiles: int
+    slots: int
+    covered: int
+    depth: int
+
+    @property
+    def full_waves(self) -> int:
+        """Waves, counting a partly filled one as one."""
+        return math.ceil(self.tiles / self.slots)
+
+
+def _grid(problem: Problem, config: Any, device: Device) -> _Grid:
+    spec, size = problem.spec, config.cluster_size
+    tile_m, tile_n, tile_k = config.cta_tile
+    # A cluster works on whole clusters of tiles.
+    cluster_m, cluster_n = (size if _shares(config, side) else 1 for side in "mn")
+    rows = math.ceil(problem.m / tile_m / cluster_m) * cluster_m
+    columns = math.ceil(problem.n / tile_n / cluster_n) * cluster_n
+    if spec.ragged == "m":
+        rows += problem.num_groups
+    matrices = problem.batch_size * (problem.num_groups if spec.ragged == "k" else 1)
+    summed = math.prod(
+        problem.size[f"b{i}"] for i, names in enumerate(spec.batch) if "d" not in names
+    )
+    depth = math.ceil(problem.k / tile_k / config.split_k) * tile_k
+    if spec.ragged == "k":
+        depth = math.ceil(depth / max(1, problem.num_groups))
+    tiles = matrices * rows * columns
+    return _Grid(
+        tiles=max(1, tiles * config.split_k),
+        slots=max(1, device.num_sms // size * size),
+        covered=max(1, tiles * tile_m * tile_n),
+        depth=depth * summed,
+    )
+
+
+def _shares(config: Any, side: str) -> bool:
+    """Whether CTAs of a cluster lie next to each other along "m" or "n"."""
+    return config.cluster_size > 1 and getattr(config, "cluster_along", None) == side
+
+
+def _l2_bytes(problem: Problem, config: Any, depth: int) -> tuple[float, float]:
+    """Operand bytes that one tile takes in, and those of them that leave L2 for it."""
+    tile_m, tile_n, _ = config.cta_tile
+    a_bytes = tile_m * depth * problem.dtype("a").itemsize
+    b_bytes = tile_n * depth * problem.dtype("b").itemsize * (2 if problem.spec.gated else 1)
+    size = config.cluster_size
+    # CTAs side by side along m need the same part of b, and along n the same part of a.
+    if _shares(config, "m"):
+        return a_bytes + b_bytes, a_bytes + b_bytes / size
+    if _shares(config, "n"):
+        return a_bytes + b_bytes, a_bytes / size + b_bytes
+    # A config that does not say what its clusters share is taken to share the larger part.
+    shared = max(a_bytes, b_bytes)
+    return a_bytes + b_bytes, a_bytes + b_bytes - shared + shared / size
+
+
+def _epilogue_us(problem: Problem, config: Any) -> float:
+    """What one tile takes after its main loop."""
+    tile_m, tile_n, _ = config.cta_tile
+    outputs = ("d",) if config.split_k == 1 else ()
+    num_bytes = sum(problem.dtype(name).itemsize for name in (*outputs, *problem.spec.outputs[1:]))
+    num_bytes += 0 if outputs else problem.accumulator.itemsize
+    if problem.has("c"):
+        num_bytes += _C_WEIGHT * problem.dtype("c").itemsize
+    if problem.spec.activation is not None:
+        num_bytes += _ACTIVATION_BYTES
+    return _TILE_US + tile_m * tile_n * num_bytes * _EPILOGUE_US_PER_BYTE
+
+
 def estimate(problem: Problem, config: Any, device: Device, efficiency: float) -> Estimate:
     """The expected cost of a config; `efficiency` is its kernel's share of the reachable rate."""
-    tile_m, tile_n, tile_k = config.cta_tile
-    rows = math.ceil(problem.m / tile_m) + (problem.num_groups if problem.spec.ragged == "m" else 0)
-    matrices = problem.batch_size * (problem.num_groups if problem.spec.ragged == "k" else 1)
-    tiles = max(1, matrices * rows * math.ceil(problem.n / tile_n) * config.split_k)
-    slots = max(1, device.num_sms // config.cluster_size * config.cluster_size)
-    waves = tiles / slots
-    depth = math.ceil(problem.k / tile_k / config.split_k) * tile_k
-    if problem.spec.ragged == "k":
-        depth = math.ceil(depth / max(1, problem.num_groups))
-    bounds = roof(problem, device)
-    rate = device.peak_tflops(mma_family(problem)) * efficiency * 1e6 / device.num_sms
+    grid, bounds = _grid(problem, config, device), roof(problem, device)
+    tile_m, tile_n, _ = config.cta_tile
     width = 2 if problem.spec.gated else 1
-    tile_us = 2 * tile_m * tile_n * width * depth / rate
-    itemsize = problem.dtype("a").itemsize
-    tile_bytes = tiles * (tile_m + tile_n * width) * depth * itemsize
-    compute_us = math.ceil(waves) * (tile_us + _TILE_OVERHEAD_US)
-    memory_us = max(bounds.memory_us, tile_bytes / (device.l2_gbps * 1e3))
-    covered = max(1, matrices * rows * tile_m * math.ceil(problem.n / tile_n) * tile_n)
-    return Estimate(
-        time_us=device.launch_us + max(compute_us, memory_us),
-        tiles=tiles,
-        waves=waves,
-        tail_utilisation=tiles / (math.ceil(waves) * slots),
-        edge_utilisation=matrices * problem.m * problem.n / covered,
-        tile_bytes=tile_bytes,
+    tile_flops = 2 * tile_m * tile_n * width * grid.depth
+    rate = device.peak_tflops(mma_family(problem)) * 1e6
+    main_us = tile_flops / (rate / device.num_sms * efficiency * _FULL_CLOCK_GAIN)
+    sm_us = grid.full_waves * (main_us + _epilogue_us(problem, config))
+    power_us = max(bounds.compute_us, grid.tiles * tile_flops / rate)
+    in_bytes, out_bytes = _l2_bytes(problem, config, grid.depth)
+    # Partial sums are written and read once, in the accumulator dtype.
+    split_bytes = 2 * tile_m * tile_n * problem.accumulator.itemsize * (config.split_k > 1)
+    l2_bytes = grid.tiles * (out_bytes + split_bytes)
+    l2_us = max(
+        l2_bytes / (_L2_GBPS_PER_SM * device.num_sms * 1e3),
+        grid.full_waves * in_bytes / (_PORT_GBPS * 1e3),
     )
+    start_us = device.launch_us + (_CLUSTER_US if config.cluster_size > 1 else 0.0)
+    return Estimate(
+        time_us=start_us + _smooth_maximum((sm_us, power_us, l2_us, bounds.memory_us)),
+        tiles=grid.tiles,
+        waves=grid.tiles / grid.slots,
+        tail_utilisation=grid.tiles / (grid.full_waves * grid.slots),
+        edge_utilisation=_useful(problem) / grid.covered,
+        tile_bytes=round(grid.tiles * in_bytes),
+        l2_bytes=l2_bytes,
+        sm_us=sm_us,
+        power_us=power_us,
+        l2_us=l2_us,
+        dram_us=bounds.memory_us,
+    )
+
+
+def _useful(problem: Problem) -> int:
+    groups = problem.num_groups if problem.spec.ragged == "k" else 1
+    return problem.batch_size * groups * problem.m * problem.n
+
+
+def _smooth_maximum(times_us: tuple[float, ...]) -> float:
+    """The q-norm, with the largest taken out so that nothing overflows; 0 if all are."""
+    largest = max(times_us)
+    if largest == 0:
+        return 0.0
+    total = sum((x / largest) ** _SMOOTHNESS for x in times_us)
+    return largest * total ** (1 / _SMOOTHNESS)
+
+
+def ranked(
+    problem: Problem, configs: Iterable[Any], device: Device, efficiency: float = 1.0
+) -> list[tuple[Any, Estimate]]:
+    """Configs with their estimates, cheapest first; among equals the kernel's order holds."""
+    scored = [(config, estimate(problem, config, device, efficiency)) for config in configs]
+    return sorted(scored, key=lambda pair: pair[1].time_us)
+
+
+# How good the choice is, against measurements.
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """The time of one config."""
+
+    problem: Problem
+    config: Any
+    time_us: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Regret:
+    """What choosing by estimate costs for one problem.
+
+    Attributes:
+      problem: it.
+      best: the fastest measured config.
+      chosen: the measured config with the lowest estimate.
+      estimate_us: that estimate.
+    """
+
+    problem: Problem
+    best: Measurement
+    chosen: Measurement
+    estimate_us: float
+
+    @property
+    def ratio(self) -> float:
+        """Time of the chosen config over that of the best: at least 1."""
+        return self.chosen.time_us / self.best.time_us
+
+
+def regrets(
+    measurements: Iterable[Measurement], device: Device, efficiency: float = 1.0
+) -> tuple[Regret, ...]:
+    """The regret of every measured problem, in the order in which problems first occur."""
+    of_problem: dict[Problem, list[Measurement]] = {}
+    for measurement in measurements:
+        of_problem.setdefault(measurement.problem, []).append(measurement)
+
+    def estimated_us(row: Measurement) -> float:
+        return estimate(row.problem, row.config, device, efficiency).time_us
+
+    found = []
+    for problem, rows in of_problem.items():
+        best, chosen = min(rows, key=lambda row: row.time_us), min(rows, key=estimated_us)
+        found.append(Regret(problem, best, chosen, estimated_us(chosen)))
+    return tuple(found)
+
+
+def mean_regret(found: Sequence[Regret]) -> float:
+    """The geometric mean of the ratios."""
+    return math.exp(sum(math.log(x.ratio) for x in found) / max(1, len(found)))
+
+
+def regret_table(found: Sequence[Regret]) -> str:
+    """One line a problem: what was best, what the model chose, and what that costs."""
+    cells = [("best us", "chosen us", "model us", "regret", "best", "chosen", "problem")]
+    for x in found:
+        numbers = (x.best.time_us, x.chosen.time_us, x.estimate_us)
+        names = (_short(x.best.config), _short(x.chosen.config))
+        percent = f"{100 * (x.ratio - 1):.1f} %"
+        cells.append((*(f"{v:.1f}" for v in numbers), percent, *names, str(x.problem)))
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
+    mean = f"{100 * (mean_regret(found) - 1):.1f} % in geometric mean over {len(found)} problems"
+    return "\n".join([*lines, mean])
+
+
+def _short(config: Any) -> str:
+    """A config in a word, such as 128x256x64/m2: the cluster along m has two CTAs."""
+    tile = "x".join(map(str, config.cta_tile))
+    if config.cluster_size > 1:
+        tile += f"/{getattr(config, 'cluster_along', None) or ''}{config.cluster_size}"
+    return tile + (f"/k{config.split_k}" if config.split_k > 1 else "")
