@@ -222,6 +222,22 @@ def test_many_random_groups_of_which_most_are_empty() -> None:
         _check_groups(lhs, rhs, sizes, cotangent)
 
 
+@pytest.mark.parametrize("activation", [None, "sigmoid"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_no_groups_at_all(has_bias: bool, activation: str | None) -> None:
+    operands = {"lhs": jnp.ones((5, 3)), "rhs": jnp.ones((0, 3, 2))}
+    operands |= {"bias": jnp.ones((0, 2))} if has_bias else {}
+
+    def run(operands: dict[str, jax.Array]) -> jax.Array:
+        sizes = jnp.zeros(0, jnp.int32)
+        return grouped_gemm(**operands, group_sizes=sizes, activation=activation)
+
+    out, pullback = jax.vjp(run, operands)
+    _same(out, np.zeros((5, 2)))
+    for name, bar in pullback(jnp.ones((5, 2)))[0].items():
+        _same(bar, jnp.zeros_like(operands[name]))
+
+
 # --- ragged-tail: rows past the last group are junk, or leak.
 
 
@@ -827,6 +843,13 @@ def test_bias_and_activation_come_before_the_one_rounding() -> None:
     _same(grouped_gemm(a, b[None], sizes, bias=jnp.ones((1, 1), "bfloat16")), np.array([[258.0]]))
 
 
+@pytest.mark.parametrize("shape", [(4099, 3), (3,), (1, 3), (4099, 1), ()], ids=str)
+def test_gradient_of_a_broadcast_c_is_summed_before_it_is_rounded(shape: tuple[int, ...]) -> None:
+    a, b, c = (jnp.ones(s, "bfloat16") for s in ((4099, 2), (2, 3), shape))
+    bar = jax.jit(jax.grad(lambda c: gemm(a, b, c, out_dtype="float32").sum()))(c)
+    _same(bar, jnp.full(shape, 4099 * 3 / c.size, "bfloat16"))
+
+
 # --- precision-default: what precision is asked for is kept everywhere (a CPU is always exact).
 
 
@@ -1273,37 +1296,6 @@ def test_gradient_of_shared_weights_under_map_and_scan() -> None:
     np.testing.assert_allclose(bar, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("mapped", ["bias", "alpha", "c", "beta", "a bias"], ids="VM04 {0}".format)
-@pytest.mark.parametrize("autodiff", ["vjp", "jvp"])
-def test_every_example_has_its_own_addend_or_scalar(mapped: str, autodiff: Any) -> None:
-    operands: dict[str, Any] = {"a": _normal(2, 3), "b": _normal(3, 7), "c": _normal(2, 7)}
-    operands |= {"bias": _normal(7), "alpha": jnp.float32(2), "beta": jnp.float32(3)}
-    moving = {n: _normal(5, *operands[n].shape, seed=1) for n in mapped.split()}
-    fixed = {n: x for n, x in operands.items() if n not in moving}
-
-    def results(run: Callable[..., jax.Array]) -> Any:
-        """The values, their derivatives, and derivatives of these."""
-
-        def values(fixed: Any, moving: Any) -> jax.Array:
-            return jax.vmap(lambda named: run(**named, **fixed))(moving)
-
-        first = jax.grad(_sum_of(values), (0, 1))
-
-        def squares(b: jax.Array) -> Any:
-            bars = first({**fixed, "b": b}, moving)
-            return sum((x**2).sum() for x in jax.tree.leaves(bars))
-
-        return values(fixed, moving), first(fixed, moving), jax.grad(squares)(fixed["b"])
-
-    run = functools.partial(gemm, activation="gelu", autodiff=autodiff)
-    got, want = (jax.jit(functools.partial(results, f))() for f in (run, _plain))
-    for i, out in enumerate(np.asarray(got[0])):
-        entry = {name: np.asarray(x)[i] for name, x in moving.items()}
-        oracle.check(out, oracle.gemm(**entry, **fixed, activation="gelu"))
-    for x, right in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        np.testing.assert_allclose(x, right, rtol=1e-4, atol=1e-4 * float(jnp.abs(right).max()))
-
-
 IN_AXES = [axes for axes in itertools.product((None, 0, 1, 2), repeat=2) if axes != (None, None)]
 
 
@@ -1349,6 +1341,89 @@ def test_a_batch_of_one_is_not_special() -> None:
             oracle.check(turned[i].T, oracle.gemm(a[i], b), "float16")
     a, b = _normal(5, 3, 7), _normal(5, 7, 3)
     oracle.check(jax.vmap(gemm)(a, b), oracle.gemm(a, b))
+
+
+def _derivatives(run: Callable[..., jax.Array], axes: Any, first: Any, args: Any) -> Any:
+    """A mapped function, derivatives for some arguments, and derivatives of these."""
+    mapped = jax.vmap(run, axes)
+
+    def bars(*args: Any) -> Any:
+        return jax.grad(lambda *xs: (mapped(*xs) ** 2).sum(), first)(*args)
+
+    def squares(*args: Any) -> Any:
+        return sum((x**2).sum() for x in bars(*args))
+
+    return mapped(*args), bars(*args), jax.grad(squares, first)(*args)
+
+
+def _assert_same_derivatives(run: Any, plain: Any, axes: Any, first: Any, args: Any) -> None:
+    got, want = (
+        jax.tree.leaves(jax.jit(functools.partial(_derivatives, f, axes, first))(args))
+        for f in (run, plain)
+    )
+    for x, right in zip(got, want, strict=True):
+        assert (x.shape, x.dtype) == (right.shape, right.dtype)
+        np.testing.assert_allclose(x, right, rtol=1e-4, atol=1e-4 * float(jnp.abs(right).max()))
+
+
+@pytest.mark.parametrize("mapped", ["bias", "alpha", "c", "beta", "a bias"], ids="VM04 {0}".format)
+@pytest.mark.parametrize("autodiff", ["vjp", "jvp"])
+def test_every_example_has_its_own_addend_or_scalar(mapped: str, autodiff: Any) -> None:
+    operands: dict[str, Any] = {"a": _normal(2, 3), "b": _normal(3, 7), "c": _normal(2, 7)}
+    operands |= {"bias": _normal(7), "alpha": jnp.float32(2), "beta": jnp.float32(3)}
+    names = mapped.split()
+    operands |= {n: _normal(5, *operands[n].shape, seed=1) for n in names}
+    axes = tuple(0 if n in names else None for n in operands)
+
+    def run(*xs: Any) -> jax.Array:
+        named = dict(zip(operands, xs, strict=True))
+        return gemm(**named, activation="gelu", autodiff=autodiff)
+
+    def plain(*xs: Any) -> jax.Array:
+        return _plain(**dict(zip(operands, xs, strict=True)))
+
+    _assert_same_derivatives(run, plain, axes, tuple(range(6)), tuple(operands.values()))
+    out = np.asarray(jax.vmap(run, axes)(*operands.values()))
+    for i in range(5):
+        entry = {n: np.asarray(x)[i] if n in names else x for n, x in operands.items()}
+        oracle.check(out[i], oracle.gemm(**entry, activation="gelu"))
+
+
+GATED_AXES = [axes for axes in itertools.product((0, None), repeat=3) if axes != (None,) * 3]
+
+
+@pytest.mark.parametrize("axes", GATED_AXES, ids=str)
+def test_gate_and_up_may_be_mapped_apart(axes: tuple[int | None, ...]) -> None:
+    shapes = (2, 3), (3, 5), (3, 5)
+    args = [
+        _normal(*(() if axis is None else (4,)), *shape, seed=i)
+        for i, (axis, shape) in enumerate(zip(axes, shapes, strict=True))
+    ]
+
+    def plain(x: jax.Array, gate: jax.Array, up: jax.Array) -> jax.Array:
+        return jax.nn.silu(x @ gate) * (x @ up)
+
+    _assert_same_derivatives(jaxgemm.gated_gemm, plain, axes, (0, 1, 2), args)
+
+
+@pytest.mark.parametrize("mapped", ["lhs", "rhs", "bias", "sizes"])
+def test_one_operand_of_a_grouped_product_may_be_mapped(mapped: str) -> None:
+    cores = {"lhs": (6, 2), "rhs": (3, 2, 5), "bias": (3, 5)}
+    args = {n: _normal(*([3] * (n == mapped)), *core, seed=1) for n, core in cores.items()}
+    sizes = jnp.array([[1, 0, 3], [0, 6, 0], [4, 4, 4]])
+    args["sizes"] = sizes if mapped == "sizes" else sizes[0]
+
+    def run(lhs: Any, rhs: Any, bias: Any, sizes: Any) -> jax.Array:
+        return grouped_gemm(lhs, rhs, sizes, bias=bias, activation="silu")
+
+    def plain(lhs: Any, rhs: Any, bias: Any, sizes: Any) -> jax.Array:
+        ends = jnp.cumsum(sizes)
+        group = jnp.minimum(jnp.searchsorted(ends, jnp.arange(6), side="right"), 2)
+        z = jnp.einsum("mk,mkn->mn", lhs, rhs[group]) + bias[group]
+        return jnp.where(jnp.arange(6)[:, None] < ends[-1], jax.nn.silu(z), 0)
+
+    axes = tuple(0 if name == mapped else None for name in args)
+    _assert_same_derivatives(run, plain, axes, (0, 1, 2), tuple(args.values()))
 
 
 # --- sharding: a custom call under SPMD. More of it is in tests/test_sharding.py.
