@@ -41,7 +41,7 @@ class Options:
     """The arguments that are neither operands nor layouts; x64 mode decides what they may be."""
 
     activation: str | None
-    out_dtype: Any
+    out_dtype: np.dtype | None
     precision: str
     batch_invariant: bool
     x64: bool
@@ -51,7 +51,7 @@ def options_of(activation: Any, out_dtype: Any, precision: Any, batch_invariant:
     problem.check_activation(activation)
     return Options(
         activation,
-        out_dtype,
+        problem.check_dtype("out_dtype", out_dtype),
         dtypes.resolve_precision(precision),
         problem.check_flag("batch_invariant", batch_invariant),
         jax.config.jax_enable_x64,  # pyright: ignore[reportAttributeAccessIssue]
@@ -67,7 +67,8 @@ def of_gemm(
     problem.check_operands(operands, _GEMM_NAMES)
     problem.check_rank("a", a, "m, k" if a_contract else "k, m")
     problem.check_rank("b", b, "n, k" if b_contract else "k, n")
-    problem.check_contraction(a, a_contract, b, b_contract, _GEMM_NAMES)
+    a_axis, b_axis = len(a.shape) - 2 + a_contract, len(b.shape) - 2 + b_contract
+    problem.check_contraction(a, a_axis, b, b_axis, _GEMM_NAMES)
     batch = problem.check_batch(a, b, _GEMM_NAMES)
     shape = (*batch, a.shape[-1 - a_contract], b.shape[-1 - b_contract])
     integer = dtypes.is_integer(a.dtype)
@@ -85,7 +86,7 @@ def of_gated(shaped: problem.ShapedOperands, b_contract: int, options: Options) 
     problem.check_operands(operands, names)
     problem.check_rank("x", x, "m, k")
     problem.check_rank("w_gate", w, "n, k" if b_contract else "k, n")
-    problem.check_contraction(x, 1, w, b_contract, names)
+    problem.check_contraction(x, len(x.shape) - 1, w, len(w.shape) - 2 + b_contract, names)
     problem.check_same("w_up", operands["b_up"], "w_gate", w)
     batch = problem.check_batch(x, w, names)
     shape = (*batch, x.shape[-2], w.shape[-1 - b_contract])
@@ -99,7 +100,7 @@ def of_grouped(shaped: problem.ShapedOperands, b_contract: int, options: Options
     problem.check_operands(operands, names)
     problem.check_rank("lhs", lhs, "m, k", exact=True)
     problem.check_rank("rhs", rhs, "g, n, k" if b_contract else "g, k, n", exact=True)
-    problem.check_contraction(lhs, 1, rhs, b_contract, names)
+    problem.check_contraction(lhs, 1, rhs, 1 + b_contract, names)
     problem.check_group_sizes(operands["group_sizes"], rhs.shape[0], "rhs")
     num_groups, n = rhs.shape[0], rhs.shape[-1 - b_contract]
     if "bias" in operands:
@@ -110,7 +111,7 @@ def of_grouped(shaped: problem.ShapedOperands, b_contract: int, options: Options
 
 def add_scalars(operands: dict[str, Any], alpha: Any, beta: Any) -> None:
     """Adds alpha and beta in the accumulator dtype; static ones that change nothing are dropped."""
-    if _is_static(alpha) and _is_static(beta) and alpha == 1 and beta is None:
+    if type(alpha) is int and alpha == 1 and beta is None:
         return
     a, b = operands["a"].dtype, operands["b"].dtype
     problem.check_operand_dtypes({"a": operands["a"], "b": operands["b"]}, _GEMM_NAMES)
@@ -130,12 +131,8 @@ def add_scalars(operands: dict[str, Any], alpha: Any, beta: Any) -> None:
 
 
 def _is_static(x: Any) -> bool:
-    """Whether x is a scalar, or None, whose value is known without waiting for a device."""
-    return (
-        x is None
-        or isinstance(x, bool | int | float | np.generic)
-        or (isinstance(x, np.ndarray) and x.ndim == 0)
-    )
+    """Whether x is a scalar whose value is known without waiting for a device."""
+    return isinstance(x, bool | int | float | np.generic | np.ndarray)
 
 
 def _spec(
@@ -183,6 +180,7 @@ def _with_leading_axes(
 
 def evaluate(call: Call, operands: dict[str, Any], backend: str, autodiff: Autodiff) -> jax.Array:
     spec, rules = call.spec, policy.current()
+    problem.check_backend(backend)
     if backend != "auto":
         rules = policy.Policy(backend, rules.strict, rules.device)
     if autodiff not in ("vjp", "jvp"):

@@ -1,6 +1,7 @@
 """What the cost model and the kernels need to know of a chip: one row a chip."""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -107,10 +108,11 @@ def from_jax(device: Any) -> Device:
 
 def named(name: str) -> Device:
     """The row of a name such as "nvidia_h200" or "h200"."""
-    matches = [d for d in DEVICES.values() if name.lower() in (d.name, d.name.split("_")[-1])]
-    if not matches:
-        raise ValueError(f"device: {name!r} is unknown; it should be one of {sorted(DEVICES)}")
-    return matches[0]
+    for device in DEVICES.values():
+        short = re.split("[-_]", device.name.removeprefix("nvidia_"))[0]
+        if name.lower() in (device.name, short):
+            return device
+    raise ValueError(f"device: {name!r} is unknown; it should be one of {sorted(DEVICES)}")
 
 
 def current() -> Device:

@@ -44,6 +44,8 @@ def matmul(
     a, b = problem.check_array("a", a), problem.check_array("b", b)
     for name, x in (("a", a), ("b", b)):
         problem.check_rank(name, x, "k")
+    names = {"a": "a", "b": "b"}
+    problem.check_contraction(a, a.ndim - 1, b, max(b.ndim - 2, 0), names)
     result = gemm(
         a[None, :] if a.ndim == 1 else a,
         b[:, None] if b.ndim == 1 else b,
@@ -96,10 +98,10 @@ def dot_general(
             raise ValueError(f"precision: {precision} differs between lhs and rhs; give one")
         precision = precision[0]
     lhs, rhs = problem.check_array("lhs", lhs), problem.check_array("rhs", rhs)
-    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
-    problem.check_dimension_numbers(lhs, rhs, dimension_numbers)
-    a, a_free, transpose_a = _as_matrix(lhs, lhs_batch, lhs_contract, contract_first=False)
-    b, b_free, transpose_b = _as_matrix(rhs, rhs_batch, rhs_contract, contract_first=True)
+    problem.check_operands({"a": lhs, "b": rhs}, {"a": "lhs", "b": "rhs"})
+    contract, batch = problem.check_dimension_numbers(lhs, rhs, dimension_numbers)
+    a, a_free, transpose_a = _as_matrix(lhs, batch[0], contract[0], contract_first=False)
+    b, b_free, transpose_b = _as_matrix(rhs, batch[1], contract[1], contract_first=True)
     result = gemm(
         a,
         b,
@@ -112,14 +114,13 @@ def dot_general(
 
 
 def _as_matrix(
-    x: jax.Array, batch: Sequence[int], contract: Sequence[int], *, contract_first: bool
+    x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...], *, contract_first: bool
 ) -> tuple[jax.Array, tuple[int, ...], bool]:
     """x as (batch…, rows, columns), the sizes of its free axes, and whether it is transposed.
 
     The usual orientation has the contraction first for rhs and last for lhs; the other one is
     taken when only that one needs no data movement.
     """
-    batch, contract = tuple(batch), tuple(contract)
     free = tuple(i for i in range(x.ndim) if i not in (*batch, *contract))
     orders = {True: (*batch, *contract, *free), False: (*batch, *free, *contract)}
     in_place = tuple(range(x.ndim))

@@ -65,6 +65,16 @@ PRECISIONS = {
 }
 
 
+# An algorithm (`jax.lax.DotAlgorithmPreset`) asks for its own accuracy or better; those not listed
+# are only met by true float32.
+_ALGORITHMS = {
+    "DEFAULT": "default",
+    "BF16_BF16_F32": "default",
+    "TF32_TF32_F32": "high",
+    "F16_F16_F32": "high",
+}
+
+
 def facts(dtype: Any) -> DTypeFacts:
     """The row of a dtype that `is_operand` accepts."""
     return OPERANDS[jnp.dtype(dtype).name]
@@ -136,10 +146,16 @@ def resolve_precision(precision: Any) -> str:
 
     `None` follows `jax.default_matmul_precision`. "default" and "high" let a GPU multiply
     float32 operands as TF32; "highest" is true float32. Other dtypes are multiplied as stored.
+
+    Raises:
+      ValueError: it is not a precision or an algorithm that JAX knows.
     """
     if precision is None:
         precision = jax.config.jax_default_matmul_precision or "default"  # pyright: ignore
+    algorithm = str(precision).upper().removeprefix("DOTALGORITHMPRESET.")
     name = str(precision).lower().removeprefix("precision.")
+    if name not in PRECISIONS and algorithm in jax.lax.DotAlgorithmPreset.__members__:
+        return _ALGORITHMS.get(algorithm, "highest")
     if name not in PRECISIONS:
         raise ValueError(
             f"precision: {precision!r} is not a precision; it should be None, a"

@@ -178,19 +178,27 @@ def check_operand_dtypes(matrices: dict[str, Any], names: dict[str, str]) -> Non
         )
 
 
-def check_out_dtype(out_dtype: Any, a: Any, b: Any) -> np.dtype:
-    """The result dtype: `out_dtype`, or the default for a and b.
+def check_dtype(name: str, dtype: Any) -> np.dtype | None:
+    """A dtype argument as a dtype, or None.
+
+    Raises:
+      TypeError: it is neither.
+    """
+    try:
+        return None if dtype is None else jnp.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"{name}: {dtype!r} is not a dtype") from None
+
+
+def check_out_dtype(dtype: np.dtype | None, a: Any, b: Any) -> np.dtype:
+    """The result dtype: `dtype`, or the default for a and b.
 
     Raises:
       TypeError: a product of these operands cannot be written to it.
       ValueError: it is float64 and `jax_enable_x64` is off.
     """
-    if out_dtype is None:
+    if dtype is None:
         return dtypes.default_out(a.dtype, b.dtype)
-    try:
-        dtype = jnp.dtype(out_dtype)
-    except TypeError:
-        raise TypeError(f"out_dtype: {out_dtype!r} is not a dtype") from None
     allowed = dtypes.out_dtypes(a.dtype, b.dtype)
     if dtype.name not in allowed:
         raise TypeError(
@@ -233,11 +241,8 @@ def check_rank(name: str, x: Any, dims: str, *, exact: bool = False) -> None:
     )
 
 
-def check_contraction(
-    a: Any, a_contract: int, b: Any, b_contract: int, names: dict[str, str]
-) -> None:
-    """Raises unless the contracted axes of a and b (counted in their last two) match."""
-    a_axis, b_axis = len(a.shape) - 2 + a_contract, len(b.shape) - 2 + b_contract
+def check_contraction(a: Any, a_axis: int, b: Any, b_axis: int, names: dict[str, str]) -> None:
+    """Raises unless the contracted axes of a and b have the same size."""
     if a.shape[a_axis] != b.shape[b_axis]:
         raise ValueError(
             f"{names['b']}: contracted axis {b_axis} has size {b.shape[b_axis]}, but"
@@ -273,12 +278,17 @@ def check_addend(name: str, x: Any, shape: tuple[int, ...], dims: str, integer: 
         if not fits:
             raise ValueError(f"c: shape {x.shape} does not broadcast to the result's {shape}")
     elif x.shape != shape:
-        raise ValueError(f"{name}: shape {x.shape} should be ({dims}) = {shape}")
+        comma = "," if len(shape) == 1 else ""
+        raise ValueError(f"{name}: shape {x.shape} should be ({dims}{comma}) = {shape}")
 
 
 def check_scalar(name: str, x: Any, integer: bool) -> None:
     """Raises unless x is a real scalar of the accumulator's kind."""
+    if not isinstance(x, bool | int | float | complex | np.generic | np.ndarray | jax.Array):
+        raise TypeError(f"{name}: {x!r} is a {type(x).__name__}; it should be a real scalar")
     dtype, shape = jax.dtypes.result_type(x), np.shape(x)
+    if not jnp.issubdtype(dtype, jnp.number) and dtype != bool:
+        raise TypeError(f"{name}: dtype {dtype} is not a number; it should be a real scalar")
     if shape != ():
         raise ValueError(f"{name}: has shape {shape}; it should be a scalar")
     if jnp.issubdtype(dtype, jnp.complexfloating):
@@ -309,9 +319,24 @@ def check_same(name: str, x: Any, other_name: str, other: Any) -> None:
         raise TypeError(f"{name}: dtype {x.dtype} should be {other_name}'s {other.dtype}")
 
 
-def check_dimension_numbers(lhs: Any, rhs: Any, dimension_numbers: Any) -> None:
-    """Raises unless the axes of a dot_general exist, are distinct, and match in size."""
-    contract, batch = dimension_numbers
+def check_dimension_numbers(
+    lhs: Any, rhs: Any, dimension_numbers: Any
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """The axes of a dot_general as tuples.
+
+    Raises:
+      TypeError: they are not ((lhs contracted, rhs contracted), (lhs batch, rhs batch)).
+      ValueError: they do not exist, are not distinct, or do not match in size.
+    """
+    try:
+        (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
+        contract = (tuple(map(int, lhs_contract)), tuple(map(int, rhs_contract)))
+        batch = (tuple(map(int, lhs_batch)), tuple(map(int, rhs_batch)))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"dimension_numbers: {dimension_numbers!r} should be ((lhs contracted, rhs contracted),"
+            " (lhs batch, rhs batch)), each a sequence of axes"
+        ) from None
     for name, x, axes in (
         ("lhs", lhs, (*contract[0], *batch[0])),
         ("rhs", rhs, (*contract[1], *batch[1])),
@@ -332,6 +357,13 @@ def check_dimension_numbers(lhs: Any, rhs: Any, dimension_numbers: Any) -> None:
                     f"rhs: {what} axis {j} has size {rhs.shape[j]}, but lhs's {what} axis {i} has"
                     f" size {lhs.shape[i]}"
                 )
+    return contract, batch
+
+
+def check_backend(backend: Any) -> None:
+    """Raises unless it is a string; which strings there are, the registry knows."""
+    if not isinstance(backend, str):
+        raise TypeError(f"backend: {backend!r} is a {type(backend).__name__}; it should be a str")
 
 
 def check_flag(name: str, x: Any) -> bool:

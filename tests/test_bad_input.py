@@ -207,8 +207,8 @@ ValueError gemm(a, b, precision=True)
     [2,3] [3,4] | precision: True {precision}
 ValueError gemm(a, b, precision=("high", "high"))
     [2,3] [3,4] | precision: ('high', 'high') {precision}
-ValueError grouped_gemm(a, b, c, precision="TF32_TF32_F32")
-    [6,3] [2,3,4] i32[2] | precision: 'TF32_TF32_F32' {precision}
+ValueError grouped_gemm(a, b, c, precision="TF32_TF32")
+    [6,3] [2,3,4] i32[2] | precision: 'TF32_TF32' {precision}
 ValueError dot_general(a, b, (((1,), (0,)), ((), ())), precision=("high", "default"))
     [2,3] [3,4] | precision: ('high', 'default') differs between lhs and rhs; give one
 TypeError gemm(a, b, transpose_a=1)
