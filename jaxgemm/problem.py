@@ -287,7 +287,7 @@ def check_scalar(name: str, x: Any, integer: bool) -> None:
     if not isinstance(x, bool | int | float | complex | np.generic | np.ndarray | jax.Array):
         raise TypeError(f"{name}: {x!r} is a {type(x).__name__}; it should be a real scalar")
     dtype, shape = jax.dtypes.result_type(x), np.shape(x)
-    if not jnp.issubdtype(dtype, jnp.number) and dtype != bool:
+    if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
         raise TypeError(f"{name}: dtype {dtype} is not a number; it should be a real scalar")
     if shape != ():
         raise ValueError(f"{name}: has shape {shape}; it should be a scalar")
