@@ -76,9 +76,11 @@ def _evaluate(spec: GemmSpec, operands: Arrays) -> jax.Array:
 
 
 def _wide(problem: Problem, operands: Arrays) -> dict[str, jax.Array]:
-    """Operands in the accumulator dtype, exactly; sizes of groups as they are."""
-    kept = ("group_sizes", "row_start")
-    return {n: x if n in kept else x.astype(problem.accumulator) for n, x in operands.items()}
+    """Floats in the accumulator dtype, exactly; integers as they are."""
+    return {
+        name: x.astype(problem.accumulator) if jnp.issubdtype(x.dtype, jnp.floating) else x
+        for name, x in operands.items()
+    }
 
 
 def _sizes(operands: Arrays) -> dict[str, jax.Array]:

@@ -1,0 +1,1 @@
+"""Measuring jaxgemm against what users have today."""

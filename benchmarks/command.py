@@ -1,0 +1,79 @@
+"""The flags that the measuring binaries share, and the loop that runs, prints and writes."""
+
+import math
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from benchmarks import console, implementations, manifest, records
+from benchmarks.manifest import Row
+from benchmarks.runner import Options, Runner
+
+_FILTER = flags.DEFINE_string("filter", None, "regular expression that a row's name must contain")
+_BACKENDS = flags.DEFINE_list(
+    "backends",
+    ["all"],
+    "implementations: names or their beginnings; 'all' leaves out single kernels of jaxgemm,"
+    " which 'kernels' adds",
+)
+_MODE = flags.DEFINE_enum("mode", "forward", manifest.MODES, "for rows that have none of their own")
+_ITERATIONS = flags.DEFINE_integer("iterations", None, "timed calls; default: as the protocol asks")
+_REGIME = flags.DEFINE_enum("regime", "burst", ("burst", "sustained", "both"), "see timing.py")
+_FORMAT = flags.DEFINE_enum("format", "console", ("console", "json", "csv"), "of the output")
+_OUT = flags.DEFINE_string("out", None, "file to which records are appended, one JSON a line")
+_TAGS = flags.DEFINE_list("tags", [], "added to every record")
+_LIST = flags.DEFINE_bool("list", False, "list rows and implementations, measure nothing")
+_MAX_VARIANTS = flags.DEFINE_integer(
+    "max_variants", 8, "ways of one implementation that are tried, best guesses first"
+)
+_MAX_SECONDS = flags.DEFINE_float("max_seconds", math.inf, "begin no row after this time")
+
+
+def filter_pattern() -> str | None:
+    """The value of --filter."""
+    return _FILTER.value
+
+
+def measure(rows: Sequence[Row]) -> int:
+    """Measures rows as the flags say; returns the exit code: 1 if anything failed or was wrong."""
+    if _LIST.value:
+        _list(rows)
+        return 0
+    if not rows:
+        print("no row matches", file=sys.stderr)
+        return 1
+    regimes = ("burst", "sustained") if _REGIME.value == "both" else (_REGIME.value,)
+    options = Options(
+        backends=tuple(_BACKENDS.value),
+        mode=_MODE.value,
+        regimes=regimes,
+        iterations=_ITERATIONS.value,
+        max_variants=_MAX_VARIANTS.value,
+        max_seconds=_MAX_SECONDS.value,
+        tags=tuple(_TAGS.value),
+    )
+    runner, printer, done = Runner(options), console.Printer(_FORMAT.value), 0
+    try:
+        with printer.progress(len(rows)) as advance:
+            for row, found in runner.run(rows):
+                for record in found:
+                    printer.show(record)
+                    if _OUT.value:
+                        records.append(_OUT.value, record)
+                done += 1
+                advance(row.name)
+    except KeyboardInterrupt:
+        print(f"interrupted after {done} of {len(rows)} rows; they are kept", file=sys.stderr)
+        return 1 if runner.failures else 130
+    if runner.stopped:
+        print(f"time was up after {done} of {len(rows)} rows", file=sys.stderr)
+    if runner.failures:
+        print(f"{runner.failures} failed or wrong", file=sys.stderr)
+    return 1 if runner.failures else 0
+
+
+def _list(rows: Sequence[Row]) -> None:
+    for row in rows:
+        print(f"{row.name:36} {row.suites:24} {row}")
+    print("implementations:", ", ".join(implementations.implementations()))

@@ -1,0 +1,83 @@
+"""Where a measurement is made: device, driver, versions, commit."""
+
+import functools
+import importlib.metadata
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import time
+
+import jax
+
+from jaxgemm import device
+from jaxgemm.tuning import clocks
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "torch", "numpy")
+
+
+@functools.cache
+def device_name() -> str:
+    """The GPU's name as in `jaxgemm.device`, or "cpu"."""
+    return device.current().name
+
+
+@functools.cache
+def description() -> str:
+    """The GPU's name, or that of the processor and how many cores this process may use."""
+    if jax.default_backend() != "cpu":
+        return jax.devices()[0].device_kind
+    model = platform.processor() or platform.machine()
+    info = pathlib.Path("/proc/cpuinfo")
+    if info.exists() and (found := re.search(r"model name\s*: (.*)", info.read_text())):
+        model = found[1]
+    return f"{model}, {len(os.sched_getaffinity(0))} cores"
+
+
+@functools.cache
+def driver() -> str | None:
+    """The NVIDIA driver's version."""
+    return clocks.driver()
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that decide what runs."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@functools.cache
+def commit() -> str:
+    """The commit of this checkout, "+" if files differ from it; JAXGEMM_COMMIT where git is not."""
+    try:
+        git = ("git", "-C", str(_ROOT))
+        head = _output(*git, "rev-parse", "--short=12", "HEAD")
+        code = ("jaxgemm", "pallas_kernels", "ffi")
+        return head + ("+" if _output(*git, "status", "--porcelain", "--", *code) else "")
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("JAXGEMM_COMMIT", "unknown")
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def command() -> str:
+    """What was typed, without where its files lie."""
+    name = pathlib.Path(sys.argv[0]).stem
+    arguments = [re.sub(r"^(--\w+=).*/", r"\1", argument) for argument in sys.argv[1:]]
+    return " ".join((f"python -m benchmarks.{name}", *arguments))
+
+
+def now() -> str:
+    """The time, UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,65 @@
+"""Measures single and batched products: rows of the manifest, or a sweep over sizes.
+
+python -m benchmarks.gemm --suite=smoke
+python -m benchmarks.gemm --suite=dense,batched --regime=both --out=h200.jsonl
+python -m benchmarks.gemm --m=1024:8192:1024 --n=4096 --k=4096 --dtype=bfloat16
+"""
+
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from benchmarks import command, manifest
+
+_SUITE = flags.DEFINE_list("suite", ["smoke"], "suites of the manifest, or 'all'")
+_M = flags.DEFINE_string("m", None, "a sweep instead: 4096, 1024,4096 or 1024:8192:1024")
+_N = flags.DEFINE_string("n", "", "columns of the sweep; default: as m")
+_K = flags.DEFINE_string("k", "", "contraction of the sweep; default: as m")
+_DTYPE = flags.DEFINE_list("dtype", ["bfloat16"], "dtypes of a and b in the sweep")
+_OUT_DTYPE = flags.DEFINE_string("out_dtype", None, "result of the sweep; default: as a and b")
+_EPILOGUE = flags.DEFINE_string("epilogue", "none", "epilogue of the sweep: none, bias+gelu, …")
+_BATCH = flags.DEFINE_integer("batch", 1, "matrices of the sweep")
+_TRANS_A = flags.DEFINE_bool("trans_a", False, "a of the sweep is stored as (k, m)")
+_TRANS_B = flags.DEFINE_bool("trans_b", False, "b of the sweep is stored as (n, k)")
+
+
+def _rows() -> Sequence[manifest.Row]:
+    if _M.value is None:
+        return manifest.select(_SUITE.value, command.filter_pattern())
+    swept = []
+    for dtype in _DTYPE.value:
+        swept += manifest.sweep(
+            _M.value,
+            _N.value,
+            _K.value,
+            a_dtype=dtype,
+            b_dtype=dtype,
+            out_dtype=_OUT_DTYPE.value or ("int32" if dtype == "int8" else dtype),
+            compute_dtype="tfloat32" if dtype == "float32" else "float32",
+            epilogue=_EPILOGUE.value,
+            batch=_BATCH.value,
+            trans_a=_TRANS_A.value,
+            trans_b=_TRANS_B.value,
+        )
+    return swept
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measures what the flags say."""
+    if len(argv) > 1:
+        raise app.UsageError(f"{argv[1:]} should be flags")
+    try:
+        rows = _rows()
+    except ValueError as error:
+        raise app.UsageError(str(error)) from None
+    sys.exit(command.measure(rows))
+
+
+def main_cli() -> None:
+    """The console script."""
+    app.run(main)
+
+
+if __name__ == "__main__":
+    main_cli()

@@ -1,0 +1,319 @@
+"""Runs rows: check, choose, time, record. A row that fails is reported and the rest goes on."""
+
+import dataclasses
+import gc
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from benchmarks import cases, environment, implementations
+from benchmarks.cases import Case
+from benchmarks.manifest import Row
+from benchmarks.records import Record
+from benchmarks.variants import Implementation, Variant
+from jaxgemm.tuning import clocks, gate, timing
+from jaxgemm.tuning import times as times_lib
+
+# Calls of each variant of an implementation, to find the best.
+_TRIAL_ITERATIONS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the command line decides.
+
+    Attributes:
+      backends: names of implementations, as `implementations.select` takes them.
+      mode: for rows that do not have their own.
+      regimes: "burst", "sustained", or both.
+      iterations: timed calls; None: what the protocol takes.
+      max_variants: ways of one implementation that are tried.
+      max_seconds: no row is begun, and no variant tried, after this time.
+      tags: added to every record.
+    """
+
+    backends: tuple[str, ...] = ("all",)
+    mode: str = "forward"
+    regimes: tuple[timing.Regime, ...] = ("burst",)
+    iterations: int | None = None
+    max_variants: int = 8
+    max_seconds: float = math.inf
+    tags: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """An implementation that has passed the gate, with the variant that is reported."""
+
+    implementation: Implementation
+    variant: Variant
+    error: float
+    arguments: list[Any]
+
+
+class Runner:
+    """Rows in, records out.
+
+    Attributes:
+      failures: how many implementations of rows were wrong or raised.
+      stopped: whether time was up before all rows had their turn.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.failures = 0
+        self.stopped = False
+        self._options = options
+        self._chosen = implementations.select(list(options.backends))
+        self._deadline = time.monotonic() + options.max_seconds
+
+    def run(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[Record]]]:
+        """Each row with its records, as soon as they are there."""
+        for row in rows:
+            if time.monotonic() > self._deadline:
+                self.stopped = True
+                return
+            with jax.enable_x64(row.a_dtype == "float64"):
+                yield row, list(self._row(row))
+            gc.collect()
+
+    def _row(self, row: Row) -> Iterator[Record]:
+        mode = row.mode or self._options.mode
+        blank = self._blank(row, mode)
+        try:
+            case = cases.of(row)
+        except cases.Unsupported as reason:
+            yield dataclasses.replace(blank, status="unsupported", reason=str(reason))
+            return
+        if mode != "forward" and not case.differentiable:
+            reason = f"{row.a_dtype} has no gradient"
+            yield dataclasses.replace(blank, status="unsupported", reason=reason)
+            return
+        try:
+            sets = case.inputs(mode)
+        except Exception as error:
+            yield self._failed(blank, error)
+            return
+        blank = dataclasses.replace(blank, rotation_bytes=_bytes(sets), inputs=_describe(case))
+        entries = []
+        for implementation in self._chosen:
+            record = dataclasses.replace(blank, impl=implementation.name)
+            found = self._admit(implementation, case, mode, sets, record)
+            if isinstance(found, Record):
+                yield found
+            elif found is not None:
+                entries.append(found)
+        for regime in self._options.regimes:
+            record = dataclasses.replace(blank, regime=regime)
+            yield from self._timed(entries, case, mode, regime, record)
+
+    def _blank(self, row: Row, mode: str) -> Record:
+        shared = {f.name for f in dataclasses.fields(Row)} & {
+            f.name for f in dataclasses.fields(Record)
+        }
+        return Record(
+            **{name: getattr(row, name) for name in shared if name != "mode"},
+            row=row.name,
+            suite=row.family,
+            mode=mode,
+            regime=self._options.regimes[0],
+            impl="jaxgemm",
+            status="ok",
+            device=environment.description(),
+            driver=environment.driver(),
+            versions=environment.versions(),
+            commit=environment.commit(),
+            time=environment.now(),
+            command=environment.command(),
+            tags=self._options.tags,
+        )
+
+    def _failed(self, record: Record, error: Exception) -> Record:
+        self.failures += 1
+        reason = f"{type(error).__name__}: {str(error).strip()[:400]}"
+        return dataclasses.replace(record, status="failed", reason=reason)
+
+    def _admit(
+        self,
+        implementation: Implementation,
+        case: Case,
+        mode: str,
+        sets: list[dict[str, jax.Array]],
+        record: Record,
+    ) -> _Entry | Record | None:
+        """The implementation's best variant that is right; a record without time; or nothing."""
+        try:
+            reason = implementation.why_not(case, mode)
+            if reason is not None:
+                named = implementation.name in self._options.backends
+                report = dataclasses.replace(record, status="unsupported", reason=reason)
+                return report if named else None
+            ranked = self._ranked(implementation, case, mode, sets)
+            wrong = None
+            for variant in ranked:
+                result = variant.outputs(_finished(variant, variant.prepare(sets[0])))
+                error = _error(case, sets[0], result, implementation.stepwise)
+                strict = (
+                    error if not implementation.stepwise else _error(case, sets[0], result, False)
+                )
+                if error <= 1:
+                    arguments = [variant.prepare(x) for x in sets]
+                    return _Entry(implementation, variant, strict, arguments)
+                wrong = wrong or self._wrong(record, variant, strict)
+            return wrong or dataclasses.replace(
+                record, status="unsupported", reason="no config of it takes this row"
+            )
+        except Exception as error:
+            return self._failed(record, error)
+
+    def _wrong(self, record: Record, variant: Variant, error: float) -> Record:
+        self.failures += 1
+        return dataclasses.replace(
+            record,
+            status="wrong",
+            config=variant.config,
+            reason=f"error is {error:.3g} times its bound",
+            max_error_ratio=error if math.isfinite(error) else None,
+        )
+
+    def _ranked(
+        self,
+        implementation: Implementation,
+        case: Case,
+        mode: str,
+        sets: list[dict[str, jax.Array]],
+    ) -> list[Variant]:
+        """Its variants, fastest first by a short trial; only those that there is time to try."""
+        found: list[Variant] = []
+        for variant in implementation.variants(case, mode, sets[0]):
+            found.append(variant)
+            if len(found) == self._options.max_variants or time.monotonic() > self._deadline:
+                break
+        if len(found) < 2:
+            return found
+        trial = {}
+        for index, variant in enumerate(found):
+            arguments = [variant.prepare(x) for x in sets]
+            try:
+                trial[index] = timing.trial_us(
+                    variant.call, arguments, iterations=_TRIAL_ITERATIONS, wait=variant.wait
+                )
+            except Exception:  # one config that cannot run; the others can
+                continue
+        return [found[index] for index in sorted(trial, key=trial.__getitem__)]
+
+    def _timed(
+        self,
+        entries: list[_Entry],
+        case: Case,
+        mode: str,
+        regime: timing.Regime,
+        record: Record,
+    ) -> Iterator[Record]:
+        if not entries:
+            return
+        try:
+            measured = timing.measure(
+                {e.implementation.name: e.variant.call for e in entries},
+                {e.implementation.name: e.arguments for e in entries},
+                regime=regime,
+                iterations=self._options.iterations,
+                waits={e.implementation.name: e.variant.wait for e in entries if e.variant.wait},
+            )
+        except Exception as error:
+            yield self._failed(dataclasses.replace(record, impl="all"), error)
+            return
+        baseline = implementations.baseline(list(measured), case)
+        for entry in entries:
+            name = entry.implementation.name
+            blank = dataclasses.replace(
+                record,
+                impl=name,
+                config=entry.variant.config,
+                compile_seconds=_rounded(entry.variant.compile_seconds),
+                max_error_ratio=_finite(entry.error),
+                baseline=baseline,
+            )
+            compared = measured[baseline] if baseline else None
+            yield _filled(blank, measured[name], compared, case, mode)
+
+
+def _finished(variant: Variant, arguments: Any) -> Any:
+    result = variant.call(arguments)
+    return jax.block_until_ready(result) if variant.wait is None else (variant.wait(), result)[1]
+
+
+def _error(
+    case: Case,
+    operands: dict[str, jax.Array],
+    result: tuple[jax.Array | None, dict[str, jax.Array]],
+    stepwise: bool,
+) -> float:
+    """The largest error over its bound, of the result and of the gradients that there are."""
+    d, gradients = result
+    logical = case.logical(operands)
+    named = {name: logical[name] for name in case.problem.spec.operands}
+    errors = [0.0]
+    if d is not None:
+        errors.append(gate.error(case.problem, named, case.stored(d), stepwise=stepwise))
+    if gradients:
+        moved = case.logical(gradients)
+        errors.append(
+            gate.gradient_error(case.problem, named, logical["d_bar"], moved, stepwise=stepwise)
+        )
+    return max(errors) if not any(map(math.isnan, errors)) else math.inf
+
+
+def _bytes(sets: list[dict[str, jax.Array]]) -> int:
+    """Bytes of distinct arrays of all sets."""
+    distinct = {id(x): x.nbytes for operands in sets for x in operands.values()}
+    return sum(distinct.values())
+
+
+def _describe(case: Case) -> str:
+    scale = "".join(f", {name} scaled by {s:.3g}" for name, s in case.scale.items())
+    integer = case.row.a_dtype == "int8"
+    return "uniform over [-127, 127]" if integer else f"normal{scale}"
+
+
+def _rounded(x: float | None) -> float | None:
+    return None if x is None else round(x, 3)
+
+
+def _finite(x: float) -> float | None:
+    return float(f"{x:.4g}") if math.isfinite(x) else None
+
+
+def _filled(
+    blank: Record,
+    measured: times_lib.Times,
+    baseline: times_lib.Times | None,
+    case: Case,
+    mode: str,
+) -> Record:
+    median_us = measured.median_us
+    ratio = None if baseline is None else times_lib.ratio(measured, baseline)
+    state: clocks.State = measured.state
+    return dataclasses.replace(
+        blank,
+        clock=measured.clock,
+        samples=len(measured.samples_us),
+        median_us=_rounded(median_us),
+        p10_us=_rounded(measured.percentile_us(10)),
+        p90_us=_rounded(measured.percentile_us(90)),
+        p99_us=_rounded(measured.percentile_us(99)),
+        wall_us=_rounded(measured.wall_us),
+        agrees=measured.agrees,
+        kernels=measured.kernels,
+        tflops=float(f"{case.total_flops(mode) / median_us / 1e6:.5g}"),
+        gbps=float(f"{case.total_bytes(mode) / median_us / 1e3:.5g}"),
+        ratio=ratio and _finite(ratio.value),
+        ratio_low=ratio and _finite(ratio.low),
+        ratio_high=ratio and _finite(ratio.high),
+        sm_mhz=state.sm_mhz,
+        power_w=state.power_w,
+        temperature_c=state.temperature_c,
+        throttle=state.throttle,
+    )

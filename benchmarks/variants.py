@@ -1,0 +1,106 @@
+"""What can be timed: a compiled callable with what it needs before and after a call."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from benchmarks.cases import Case, Function, Operands
+from jaxgemm.tuning import timing
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One way in which an implementation can run a case.
+
+    Attributes:
+      config: what distinguishes it, as text.
+      call: starts the work on prepared arguments.
+      prepare: turns a set of operands into the arguments of `call`; it is not timed.
+      outputs: turns what `call` returned into (d or None, gradients by operand), arrays of JAX.
+      wait: waits for the device, for libraries that JAX does not know of; None for JAX itself.
+      compile_seconds: tracing and compiling.
+    """
+
+    config: str
+    call: Callable[[Any], Any]
+    prepare: Callable[[Operands], Any]
+    outputs: Callable[[Any], tuple[jax.Array | None, dict[str, jax.Array]]]
+    wait: Callable[[], None] | None = None
+    compile_seconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Implementation:
+    """Something that can run rows.
+
+    Attributes:
+      name: the same string in records, tables and `--backends`.
+      why_not: None, or why it does not run a case in a mode here.
+      variants: the ways in which it can; the best one is reported.
+      stepwise: whether it rounds on its way, as a chain of operations does.
+    """
+
+    name: str
+    why_not: Callable[[Case, str], str | None]
+    variants: Callable[[Case, str, Operands], Iterator[Variant]]
+    stepwise: bool = True
+
+
+def compiled(
+    function: Function,
+    case: Case,
+    mode: str,
+    sample: Operands,
+    *,
+    config: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> Variant:
+    """A function of a case's operands, compiled for a mode.
+
+    For "vjp" the forward pass runs beforehand and what it saves is part of the arguments.
+    """
+    start = time.perf_counter()
+    if mode == "forward":
+        call, prepare = timing.compile_for(function, sample, options=options), _same
+        outputs = lambda d: (d, {})  # noqa: E731
+    elif mode == "forward_and_vjp":
+        both = forward_and_vjp(function, case.differentiable)
+        call, prepare, outputs = timing.compile_for(both, sample, options=options), _same, _same
+    else:
+        pull = functools.partial(_pull, function, case.differentiable)
+        forward = timing.compile_for(pull, sample, options=options)
+
+        def prepare(x: Operands) -> Any:
+            return forward(x)[1], x["d_bar"]
+
+        backward = lambda saved: saved[0](saved[1])[0]  # noqa: E731
+        call = timing.compile_for(backward, prepare(sample), options=options)
+        outputs = lambda gradients: (None, gradients)  # noqa: E731
+    seconds = time.perf_counter() - start
+    return Variant(config, call, prepare, outputs, compile_seconds=seconds)
+
+
+def _pull(
+    function: Function, names: tuple[str, ...], x: Operands
+) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
+    return jax.vjp(lambda part: function({**x, **part}), {name: x[name] for name in names})
+
+
+def forward_and_vjp(
+    function: Function, names: tuple[str, ...]
+) -> Callable[[Operands], tuple[jax.Array, dict[str, jax.Array]]]:
+    """A function of operands and the cotangent "d_bar" that gives d and gradients by operand."""
+
+    def both(x: Operands) -> tuple[jax.Array, dict[str, jax.Array]]:
+        d, pull = _pull(function, names, x)
+        return d, pull(x["d_bar"])[0]
+
+    return both
+
+
+def _same(x: Any) -> Any:
+    return x
