@@ -223,7 +223,7 @@ def _problem(row: Row, spec: GemmSpec, *, gated: bool) -> Problem:
 def call(case: Case, backend: str = "auto") -> Function:
     """The call of jaxgemm's public operation that the row means."""
     row, spec = case.row, case.problem.spec
-    options = {
+    options: dict[str, Any] = {
         "out_dtype": row.out_dtype,
         "precision": spec.precision,
         "backend": backend,
@@ -242,7 +242,9 @@ def call(case: Case, backend: str = "auto") -> Function:
         )
 
     def dense(x: Operands) -> jax.Array:
-        optional = {name: x[name] for name in ("alpha", "beta", "bias") if name in x}
+        optional: dict[str, Any] = {
+            name: x[name] for name in ("alpha", "beta", "bias") if name in x
+        }
         return jaxgemm.gemm(
             x["a"],
             x["b"],

@@ -43,7 +43,8 @@ def measure(rows: Sequence[Row]) -> int:
     if not rows:
         print("no row matches", file=sys.stderr)
         return 1
-    regimes = ("burst", "sustained") if _REGIME.value == "both" else (_REGIME.value,)
+    both = ("burst", "sustained")
+    regimes = both if _REGIME.value == "both" else (both[both.index(_REGIME.value)],)
     options = Options(
         backends=tuple(_BACKENDS.value),
         mode=_MODE.value,

@@ -38,6 +38,7 @@ class Record:
       samples: timed calls.
       median_us, p10_us, p90_us, p99_us: microseconds a call.
       wall_us: mean of many calls enqueued back to back, for comparison; `agrees`: within 5 %.
+      alternated: whether launches alternated with those of the other implementations.
       kernels: names of the kernels of one call.
       tflops: useful operations over the median, 1e12 a second.
       gbps: bytes that must be moved over the median, 1e9 a second.
@@ -87,6 +88,7 @@ class Record:
     p99_us: float | None = None
     wall_us: float | None = None
     agrees: bool | None = None
+    alternated: bool | None = None
     kernels: tuple[str, ...] = ()
     tflops: float | None = None
     gbps: float | None = None

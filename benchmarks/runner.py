@@ -306,6 +306,7 @@ def _filled(
         p99_us=_rounded(measured.percentile_us(99)),
         wall_us=_rounded(measured.wall_us),
         agrees=measured.agrees,
+        alternated=measured.alternated,
         kernels=measured.kernels,
         tflops=float(f"{case.total_flops(mode) / median_us / 1e6:.5g}"),
         gbps=float(f"{case.total_bytes(mode) / median_us / 1e3:.5g}"),

@@ -16,7 +16,8 @@ its way, as a chain of jnp operations does, is judged with `stepwise=True`, whic
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ def error(problem: Problem, operands: Arrays, d: jax.Array, *, stepwise: bool = 
     """The largest error of a result over its bound; infinite where NaN are out of place."""
     if d.shape != problem.shape("d") or d.dtype != problem.dtype("d"):
         return math.inf
-    return float(_error(problem, dict(operands), d, stepwise))
+    return float(_compiled(_error)(problem, stepwise, dict(operands), d))
 
 
 def gradient_error(
@@ -51,8 +52,17 @@ def gradient_error(
     for name, gradient in gradients.items():
         if gradient.shape != problem.shape(name) or gradient.dtype != problem.dtype(name):
             return math.inf
-    errors = _gradient_errors(problem, dict(operands), cotangent, dict(gradients), stepwise)
+    arrays = (dict(operands), cotangent, dict(gradients))
+    errors = _compiled(_gradient_errors)(problem, stepwise, *arrays)
     return max((float(x) for x in errors.values()), default=0.0)
+
+
+@functools.cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Under jit; on a GPU by cuBLAS as it is: the answer need not be tuned, only right."""
+    options = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+    on_gpu = jax.default_backend() == "gpu"
+    return jax.jit(function, static_argnums=(0, 1), compiler_options=options if on_gpu else None)
 
 
 def _exact(problem: Problem) -> GemmSpec:
@@ -152,9 +162,8 @@ def _over_bound(got: jax.Array, want: jax.Array, slack: jax.Array) -> jax.Array:
     return jnp.max(over, initial=0.0)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))
 def _error(
-    problem: Problem, operands: dict[str, jax.Array], d: jax.Array, stepwise: bool
+    problem: Problem, stepwise: bool, operands: dict[str, jax.Array], d: jax.Array
 ) -> jax.Array:
     steps = _STEPS * _roundoff(problem.dtype("d")) if stepwise else 0.0
     saved = _preactivations(problem, operands, steps)
@@ -225,13 +234,12 @@ def _pulled_back(
     return row.pullback(z, scale), error
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
 def _gradient_errors(
     problem: Problem,
+    stepwise: bool,
     operands: dict[str, jax.Array],
     cotangent: jax.Array,
     gradients: dict[str, jax.Array],
-    stepwise: bool,
 ) -> dict[str, jax.Array]:
     steps = _STEPS * _roundoff(problem.spec.residual_dtype) if stepwise else 0.0
     bars = _cotangents(problem, operands, cotangent, steps)
@@ -246,7 +254,7 @@ def _gradient_errors(
                 for role, bar in bars.items()
                 if name in ("a", role)
             ]
-            parts = [sum(column) for column in zip(*of_a, strict=True)]
+            parts = [sum(column[1:], column[0]) for column in zip(*of_a, strict=True)]
         value, size, carried = parts
         terms = max(1, cotangent.size * problem.k // max(1, gradient.size))
         slack = carried + _units(problem, terms) * (size + carried) + steps * jnp.abs(value)

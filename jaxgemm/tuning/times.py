@@ -25,6 +25,7 @@ class Times:
       agrees: whether `wall_us` agrees with the median of the kernel sums; None where it cannot be
         compared: the call is too short or the host cannot keep the device busy.
       state: clocks and power meanwhile.
+      alternated: whether launches alternated with those of the other candidates.
     """
 
     samples_us: tuple[float, ...]
@@ -33,6 +34,7 @@ class Times:
     wall_us: float | None = None
     agrees: bool | None = None
     state: clocks.State = dataclasses.field(default_factory=clocks.State)
+    alternated: bool = True
 
     @property
     def median_us(self) -> float:

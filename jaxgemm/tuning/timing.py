@@ -46,7 +46,7 @@ AGREEMENT = 0.05
 _SHORTEST_COMPARED_US = 100.0
 _MAX_SETS = 128
 _REST_SECONDS = 0.2
-_BURST_SECONDS = 0.03
+_BURST_SECONDS = 0.1
 _BLOCK_SECONDS = 0.5
 _BLOCKS = 2
 
@@ -160,12 +160,7 @@ def trial_us(
     if jax.default_backend() != "gpu":
         _wall_us(entry, 0)
         return statistics.median(_wall_us(entry, index) for index in range(iterations))
-    records = _record(lambda: _launch_all([entry] * iterations))
-    per_launch, left = divmod(len(records), iterations)
-    if left:
-        raise RuntimeError(f"CUPTI saw {len(records)} kernels of {iterations} equal launches")
-    launches = itertools.batched(records, per_launch)
-    return statistics.median(sum(time_us for _, time_us in launch) for launch in launches)
+    return statistics.median(_alone(entry, iterations))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,16 +228,28 @@ def _burst(
     sampler: clocks.Sampler,
 ) -> dict[str, Times]:
     alone = {name: sum(time_us for _, time_us in records) for name, records in kernels.items()}
-    longest = max(alone.values())
-    rounds = iterations or _num_launches(_BURST_SECONDS, longest, 10, 200)
     walls = {e.name: _back_to_back(e, _num_launches(0.02, alone[e.name], 10, 200)) for e in entries}
+    # All of it is run twice, the first time as a warm-up.
+    rounds = iterations or _num_launches(_BURST_SECONDS / 2, sum(alone.values()), 8, 200)
     order = _alternating(entries, rounds)
+    spans: list[tuple[float, float]] = []
+
+    def run() -> None:
+        start = time.perf_counter()
+        _launch_all(order)
+        spans.append((start, time.perf_counter()))
+
     time.sleep(_REST_SECONDS)
-    start = time.perf_counter()
-    records = _record(lambda: _launch_all(order))
-    state = sampler.state(start, time.perf_counter())
-    samples = _split(order, kernels, records)
-    return {e.name: _times(samples[e.name], kernels[e.name], walls[e.name], state) for e in entries}
+    records = _record(run)
+    samples, alternated = _split(order, kernels, records), True
+    if samples is None:
+        time.sleep(_REST_SECONDS)
+        samples, alternated = {e.name: _alone(e, rounds) for e in entries}, False
+    state = sampler.state(*spans[-1])
+    return {
+        e.name: _times(samples[e.name], kernels[e.name], walls[e.name], state, alternated)
+        for e in entries
+    }
 
 
 def _alternating(entries: list[_Candidate], rounds: int) -> list[_Candidate]:
@@ -263,20 +270,30 @@ def _launch_all(order: list[_Candidate]) -> None:
 
 def _split(
     order: list[_Candidate], kernels: dict[str, list[Record]], records: list[Record]
-) -> dict[str, list[float]]:
-    """The sum of each launch, by position; names must be those that were seen alone."""
+) -> dict[str, list[float]] | None:
+    """The sum of each launch, by position; None if the names are not those that were seen alone."""
     samples: dict[str, list[float]] = {entry.name: [] for entry in order}
     position = 0
     for entry in order:
         names = [name for name, _ in kernels[entry.name]]
         part = records[position : position + len(names)]
         if [name for name, _ in part] != names:
-            raise RuntimeError(f"{entry.name}: CUPTI saw {part} where {names} were launched")
+            return None
         samples[entry.name].append(sum(time_us for _, time_us in part))
         position += len(names)
-    if position != len(records):
-        raise RuntimeError(f"CUPTI saw {len(records)} kernels where {position} were launched")
-    return samples
+    return samples if position == len(records) else None
+
+
+def _alone(entry: _Candidate, launches: int) -> list[float]:
+    """The sum of each launch of one candidate, which all have as many kernels."""
+    records = _record(lambda: _launch_all([entry] * launches))
+    per_launch, left = divmod(len(records), launches)
+    if left:
+        raise RuntimeError(
+            f"{entry.name}: CUPTI saw {len(records)} kernels of {launches} equal launches"
+        )
+    parts = itertools.batched(records, per_launch)
+    return [sum(time_us for _, time_us in part) for part in parts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,7 +325,7 @@ def _times(samples: list[float], kernels: list[Record], wall: _Wall, state: cloc
     comparable = median_us >= _SHORTEST_COMPARED_US and wall.host_us < 0.8 * median_us
     agrees = abs(wall.time_us / median_us - 1) <= AGREEMENT if comparable else None
     names = tuple(name for name, _ in kernels)
-    return Times(tuple(samples), "cupti", names, wall.time_us, agrees, state)
+    return Times(tuple(samples), "cupti", names, wall.time_us, agrees, state, alternated)
 
 
 def _sustained(
@@ -334,6 +351,8 @@ def _sustained(
     records = _record(run)
     order = [entry for entry, launches in turns for _ in range(launches)]
     samples = _split(order, kernels, records)
+    if samples is None:
+        raise RuntimeError("CUPTI saw other kernels in a turn than in a single call")
     times = {}
     for entry in entries:
         turn = len(samples[entry.name]) // _BLOCKS
@@ -342,7 +361,7 @@ def _sustained(
         state = sampler.state((start + end) / 2, end)
         # The last turn of the warm-up, which CUPTI does not slow down.
         wall = walls[entry.name][_BLOCKS - 1]
-        times[entry.name] = _times(later, kernels[entry.name], wall, state)
+        times[entry.name] = _times(later, kernels[entry.name], wall, state, True)
     return times
 
 
