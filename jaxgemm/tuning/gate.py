@@ -254,7 +254,7 @@ def _gradient_errors(
                 for role, bar in bars.items()
                 if name in ("a", role)
             ]
-            parts = [sum(column[1:], column[0]) for column in zip(*of_a, strict=True)]
+            parts = [functools.reduce(jnp.add, column) for column in zip(*of_a, strict=True)]
         value, size, carried = parts
         terms = max(1, cotangent.size * problem.k // max(1, gradient.size))
         slack = carried + _units(problem, terms) * (size + carried) + steps * jnp.abs(value)

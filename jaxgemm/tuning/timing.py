@@ -320,7 +320,13 @@ def _back_to_back(entry: _Candidate, launches: int) -> _Wall:
     return _Wall(1e6 * (end - start) / launches, 1e6 * (enqueued - start) / few)
 
 
-def _times(samples: list[float], kernels: list[Record], wall: _Wall, state: clocks.State) -> Times:
+def _times(
+    samples: list[float],
+    kernels: list[Record],
+    wall: _Wall,
+    state: clocks.State,
+    alternated: bool,
+) -> Times:
     median_us = statistics.median(samples)
     comparable = median_us >= _SHORTEST_COMPARED_US and wall.host_us < 0.8 * median_us
     agrees = abs(wall.time_us / median_us - 1) <= AGREEMENT if comparable else None
