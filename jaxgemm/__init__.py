@@ -9,6 +9,8 @@ from jaxgemm.explain import Explanation, explain
 from jaxgemm.policy import use
 from jaxgemm.rules import batching as _batching
 from jaxgemm.rules.remat import checkpoint_dots, checkpoint_dots_with_no_batch_dims
+from jaxgemm.tuning.roofline import roofline
+from jaxgemm.tuning.search import tune
 
 # Importing the rules registers them; these names are not part of the surface.
 del _autodiff, _batching, _lowering
@@ -27,5 +29,7 @@ __all__ = [
     "grouped_gemm",
     "matmul",
     "ragged_dot",
+    "roofline",
+    "tune",
     "use",
 ]

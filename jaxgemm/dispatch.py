@@ -1,7 +1,19 @@
-"""The choice of a kernel and its config: (problem, device, policy) → plan. Pure, and cached."""
+"""The choice of a kernel and its config: (problem, device, policy, tables) → plan. Pure, cached.
+
+A policy's backend says which kernels may answer. Among those that accept the problem, the one
+that answers is, in this order, the one with a config that was measured to be the fastest
+
+    tuned cache             by this user, for this problem
+    shipped table           by whoever made the package, for this problem
+    nearest tuned problem   for one with the same spec and dtypes, and sizes nearly as large
+
+or, where nothing like it was measured, the one with the cheapest estimate ("cost model"). The XLA
+reference only answers where nothing else does.
+"""
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 from jaxgemm import registry
@@ -10,16 +22,49 @@ from jaxgemm.errors import UnsupportedProblem
 from jaxgemm.kernel import Kernel
 from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cost
+from jaxgemm.tuning import cache, cost
+from jaxgemm.tuning.cache import Tables
+
+# In the order in which they decide.
+TUNED, SHIPPED, NEAREST, MODEL = SOURCES = (
+    "tuned cache",
+    "shipped table",
+    "nearest tuned problem",
+    "cost model",
+)
+# A neighbour's sizes differ by no more than this in all: one of them by half, say.
+_FARTHEST = 1.0
+# Its config is not taken if it is expected to cost this much more than the cheapest: then there
+# is another number of waves, and what was best there is not best here.
+_DEAREST_TRANSFER = 1.05
+# What two configs must agree in if one is to stand for the other.
+_ESSENTIALS = ("cta_tile", "cluster_size", "split_k")
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A kernel with its cheapest config."""
+    """A kernel with the config that it would run with.
+
+    Attributes:
+      kernel: it.
+      config: its config.
+      estimate: what the cost model expects.
+      source: what chose the config: one of `SOURCES`.
+      measured_us: what the config was measured to take for this problem.
+      neighbour: the similar problem for which the config was measured.
+    """
 
     kernel: Kernel
     config: Any
     estimate: cost.Estimate
+    source: str = MODEL
+    measured_us: float | None = None
+    neighbour: Problem | None = None
+
+    @property
+    def time_us(self) -> float:
+        """The best guess of what it takes."""
+        return self.estimate.time_us if self.measured_us is None else self.measured_us
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +72,8 @@ class Plan:
     """What runs, what would run if that failed, and why the others do not.
 
     Attributes:
-      choices: kernels that accept the problem, cheapest first; the XLA reference comes last.
-      chosen_by: what decided: "cost model", or "only kernel" where nothing else accepts.
+      choices: kernels that accept the problem, best first; the XLA reference comes last.
+      chosen_by: what decided: one of `SOURCES`, or "only kernel" where nothing else accepts.
       reasons: kernel name → why it declines.
     """
 
@@ -45,18 +90,28 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=4096)
-def plan(problem: Problem, device: Device, policy: Policy) -> Plan:
+def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None = None) -> Plan:
     """Decides which kernel answers a canonical problem.
+
+    Args:
+      problem: what is asked.
+      device: what it runs on.
+      policy: which kernels may answer.
+      tables: what was measured; None means the tables of this process, `cache.current`, which
+        change only with `forget`.
 
     Raises:
       UnsupportedProblem: no kernel that the policy allows accepts it, with each reason; or the
         policy is strict and only the XLA reference does.
       ValueError: the policy names a backend that does not exist.
     """
+    tables = cache.current(device) if tables is None else tables
     allowed = registry.selected(policy.backend)
     reasons = {kernel.name: kernel.why_not(problem, device) for kernel in allowed}
     choices = [
-        _cheapest(kernel, problem, device) for kernel in allowed if reasons[kernel.name] is None
+        _choice(kernel, problem, device, tables)
+        for kernel in allowed
+        if reasons[kernel.name] is None
     ]
     declined = {name: reason for name, reason in reasons.items() if reason is not None}
     reference = registry.kernels()[-1]
@@ -64,15 +119,71 @@ def plan(problem: Problem, device: Device, policy: Policy) -> Plan:
     strict = policy.strict and policy.backend == "auto" and device.platform == "cuda"
     if not choices or (strict and only_reference):
         raise UnsupportedProblem(f"{problem} on {device.name}", declined)
-    # Preference: whatever its estimate, the reference answers only where nothing else does.
-    choices.sort(key=lambda c: (c.kernel is reference, c.estimate.time_us))
-    chosen_by = "cost model" if len(choices) > 1 else "only kernel"
+    # Preference: whatever it takes, the reference answers only where nothing else does.
+    choices.sort(key=lambda c: (c.kernel is reference, SOURCES.index(c.source), c.time_us))
+    alone = len(choices) == 1 and choices[0].source == MODEL
+    chosen_by = "only kernel" if alone else choices[0].source
     return Plan(problem, device, tuple(choices), chosen_by, tuple(declined.items()))
 
 
-def _cheapest(kernel: Kernel, problem: Problem, device: Device) -> Choice:
+def forget() -> None:
+    """Forgets plans and the tables of this process, which are then read again.
+
+    Functions that are compiled already keep their kernels.
+    """
+    plan.cache_clear()
+    cache.forget()
+
+
+def _choice(kernel: Kernel, problem: Problem, device: Device, tables: Tables) -> Choice:
+    """The config that a kernel would run with."""
     configs = kernel.configs(problem, device)
     assert configs, f"{kernel.name} accepts {problem} but has no config for it"
-    scored = [(c, cost.estimate(problem, c, device, kernel.efficiency)) for c in configs]
-    config, estimate = min(scored, key=lambda pair: pair[1].time_us)
-    return Choice(kernel, config, estimate)
+    for table, source in ((tables.user, TUNED), (tables.shipped, SHIPPED)):
+        entry = table.find(problem, kernel)
+        config = None if entry is None else _stored(configs, entry)
+        # A config that the kernel does not list any more is not run.
+        if entry is not None and config is not None:
+            estimate = cost.estimate(problem, config, device, kernel.efficiency)
+            return Choice(kernel, config, estimate, source, entry.time_us)
+    ranked = cost.ranked(problem, configs, device, kernel.efficiency)
+    transferred = _transferred(kernel, ranked, problem, device, tables)
+    return transferred or Choice(kernel, *ranked[0])
+
+
+def _stored(configs: Iterable[Any], entry: cache.Entry) -> Any | None:
+    """The config that an entry names, if it is one of these."""
+    return next((c for c in configs if cache.config_text(c) == entry.config), None)
+
+
+def _transferred(
+    kernel: Kernel,
+    ranked: list[tuple[Any, cost.Estimate]],
+    problem: Problem,
+    device: Device,
+    tables: Tables,
+) -> Choice | None:
+    """The config most like the one that was the fastest for the nearest problem, if it fits."""
+    affordable_us = ranked[0][1].time_us * _DEAREST_TRANSFER
+    for entry in tables.nearest(problem, kernel, _FARTHEST):
+        if kernel.why_not(entry.problem, device) is not None:
+            continue
+        measured = _stored(kernel.configs(entry.problem, device), entry)
+        alike = [pair for pair in ranked if measured is not None and _alike(pair[0], measured)]
+        if not alike:
+            continue
+        config, estimate = min(alike, key=lambda pair: _num_differing(pair[0], measured))
+        if estimate.time_us <= affordable_us:
+            return Choice(kernel, config, estimate, NEAREST, neighbour=entry.problem)
+    return None
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether configs agree in what a choice is about."""
+    return all(getattr(one, name) == getattr(other, name) for name in _ESSENTIALS)
+
+
+def _num_differing(one: Any, other: Any) -> int:
+    """How many fields differ: those that follow from sizes, such as how many stages fit."""
+    names = [field.name for field in dataclasses.fields(one)]
+    return sum(getattr(one, name) != getattr(other, name, None) for name in names)

@@ -1,19 +1,18 @@
 """`explain`: what would run for a function's GEMMs, what bounds it, and why nothing else runs."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend import core
 
 from jaxgemm import canonical, device, dispatch, policy
 from jaxgemm.device import Device
 from jaxgemm.errors import UnsupportedProblem
 from jaxgemm.policy import Policy
-from jaxgemm.primitive import gemm_p
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import cost
+from jaxgemm.tuning.search import gemms as _gemms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +42,8 @@ class Row:
         if isinstance(self.plan, UnsupportedProblem):
             return self.plan.reasons
         dearer = {
-            c.kernel.name: f"accepts it; estimated at {c.estimate.time_us:.1f} us"
+            c.kernel.name: f"accepts it; {'estimated' if c.measured_us is None else 'measured'}"
+            f" at {c.time_us:.1f} us"
             for c in self.plan.choices[1:-1]
         }
         last = self.plan.choices[1:][-1:]
@@ -61,6 +61,10 @@ class Row:
         if isinstance(self.plan, dispatch.Plan):
             choice, estimate = self.plan.choices[0], self.plan.choices[0].estimate
             lines.append(f"  kernel   {choice.kernel.name} (chosen by {self.plan.chosen_by})")
+            if choice.measured_us is not None:
+                lines.append(f"  measured {choice.measured_us:.1f} us")
+            if choice.neighbour is not None:
+                lines.append(f"  nearest  {choice.neighbour}")
             lines.append(f"  config   {choice.config}")
             if choice.config.smem_bytes:
                 lines.append(
@@ -153,21 +157,3 @@ def _row(problem: Problem, rules: Policy, count: int, target: Device) -> Row:
     except UnsupportedProblem as error:
         plan = error
     return Row(problem, count, cost.roof(problem, target), plan)
-
-
-def _gemms(jaxpr: Any) -> Iterator[Any]:
-    """Every `gemm_p` equation of a jaxpr and of those inside it."""
-    for equation in jaxpr.eqns:
-        if equation.primitive is gemm_p:
-            yield equation
-            continue
-        leaves = jax.tree.leaves(equation.params, is_leaf=_is_jaxpr)
-        for leaf in leaves:
-            if isinstance(leaf, core.ClosedJaxpr):
-                yield from _gemms(leaf.jaxpr)
-            elif isinstance(leaf, core.Jaxpr):
-                yield from _gemms(leaf)
-
-
-def _is_jaxpr(x: Any) -> bool:
-    return isinstance(x, core.ClosedJaxpr | core.Jaxpr)

@@ -324,20 +324,32 @@ def regret_table(found: Sequence[Regret]) -> str:
     """One line a problem: what was best, what the model chose, and what that costs."""
     cells = [("best us", "chosen us", "model us", "regret", "best", "chosen", "problem")]
     for x in found:
-        numbers = (x.best.time_us, x.chosen.time_us, x.estimate_us)
-        names = (_short(x.best.config), _short(x.chosen.config))
-        percent = f"{100 * (x.ratio - 1):.1f} %"
-        cells.append((*(f"{v:.1f}" for v in numbers), percent, *names, str(x.problem)))
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    lines = [
+        best, chosen = x.best, x.chosen
+        cells.append(
+            (
+                f"{best.time_us:.1f}",
+                f"{chosen.time_us:.1f}",
+                f"{x.estimate_us:.1f}",
+                f"{100 * (x.ratio - 1):.1f} %",
+                short(best.config),
+                short(chosen.config),
+                str(x.problem),
+            )
+        )
+    mean = f"{100 * (mean_regret(found) - 1):.1f} % in geometric mean over {len(found)} problems"
+    return f"{columns(cells)}\n{mean}"
+
+
+def columns(cells: Sequence[Sequence[str]]) -> str:
+    """Lines of cells as text, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
-    ]
-    mean = f"{100 * (mean_regret(found) - 1):.1f} % in geometric mean over {len(found)} problems"
-    return "\n".join([*lines, mean])
+    )
 
 
-def _short(config: Any) -> str:
+def short(config: Any) -> str:
     """A config in a word, such as 128x256x64/m2: the cluster along m has two CTAs."""
     tile = "x".join(map(str, config.cta_tile))
     if config.cluster_size > 1:

@@ -1,0 +1,377 @@
+"""Measured choices: the tables that say which config of a kernel was the fastest for a problem.
+
+A table is a value: frozen, hashable, read from a JSON document. There are two for a device:
+
+    user      $XDG_CACHE_HOME/jaxgemm/tuning/<device>.v1.json, which `jaxgemm.tune` writes
+    shipped   jaxgemm/tuning/tables/<device>.json, which comes with the package
+
+    {"format": "jaxgemm tuning table", "version": 1, "device": "nvidia_h200", "entries": [
+      {"kernel": "pallas.hopper.dense", "kernel_version": 1,
+       "problem": {...every field...}, "config": {...every field...},
+       "time_us": 173.2, "measured": {"jax": "0.11.2", "time": "2026-11-30T03:41:00+00:00"}}]}
+
+The key of an entry is the device, the kernel with its version, and the whole canonical problem.
+Documents are read once a process. One that is damaged or is something else is ignored, with one
+warning; so is an entry that this version does not understand. Writers take a lock, merge with what
+is there, entries of other versions included, and replace the file as a whole, so that readers
+need no lock and concurrent writers lose nothing.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import os
+import re
+import tempfile
+import types
+import typing
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxgemm import dtypes
+from jaxgemm.device import Device
+from jaxgemm.kernel import Kernel
+from jaxgemm.problem import Problem
+
+FORMAT = "jaxgemm tuning table"
+# Raised when the document changes; it is in the name of the user's file, so that two versions of
+# the package do not take turns in overwriting each other's.
+VERSION = 1
+_TABLES = Path(__file__).parent / "tables"
+
+
+class TuningWarning(UserWarning):
+    """A tuning table could not be read or written; jaxgemm goes on without it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """The fastest config of one kernel for one problem.
+
+    Attributes:
+      kernel: the kernel's name.
+      kernel_version: its version; an entry of another version is never used.
+      problem: the canonical problem, as `key_of` has it.
+      config: the fields of the config, as canonical JSON.
+      time_us: what it took.
+      measured: (what, value) pairs that say how.
+    """
+
+    kernel: str
+    kernel_version: int
+    problem: Problem
+    config: str
+    time_us: float
+    measured: tuple[tuple[str, str], ...] = ()
+
+    def is_of(self, kernel: Kernel) -> bool:
+        """Whether this is an entry of a kernel as it is now."""
+        return (self.kernel, self.kernel_version) == (kernel.name, kernel.version)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Entries, at most one for a kernel, its version and a problem."""
+
+    entries: tuple[Entry, ...] = ()
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(self.entries)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def of_problem(self) -> Mapping[Problem, tuple[Entry, ...]]:
+        """Problem → its entries."""
+        found: dict[Problem, list[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.problem, []).append(entry)
+        return {problem: tuple(entries) for problem, entries in found.items()}
+
+    def find(self, problem: Problem, kernel: Kernel) -> Entry | None:
+        """The entry of exactly this problem."""
+        found = self.of_problem.get(key_of(problem), ())
+        return next((entry for entry in found if entry.is_of(kernel)), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """What was measured on a device: by the user, and by whoever made the package."""
+
+    user: Table = dataclasses.field(default_factory=Table)
+    shipped: Table = dataclasses.field(default_factory=Table)
+
+    def nearest(self, problem: Problem, kernel: Kernel, limit: float) -> list[Entry]:
+        """Entries of similar problems, nearest first, the user's before shipped ones."""
+        key, scored = key_of(problem), []
+        for table in (self.user, self.shipped):
+            for neighbour, entries in table.of_problem.items():
+                far = distance(key, neighbour)
+                if 0 < far <= limit:
+                    scored += [(far, entry) for entry in entries if entry.is_of(kernel)]
+        return [entry for _, entry in sorted(scored, key=lambda pair: pair[0])]
+
+
+def key_of(problem: Problem) -> Problem:
+    """The canonical problem under which measurements are kept.
+
+    Every field counts, but for a precision that means nothing: other operands than float32 are
+    multiplied as they are stored.
+    """
+    if dtypes.compute(problem.dtype("a"), problem.dtype("b")).name == "float32":
+        return problem
+    return dataclasses.replace(problem, spec=problem.spec.replace(precision="default"))
+
+
+def distance(one: Problem, other: Problem) -> float:
+    """How far two problems are apart: Σ |log2| of the ratios of sizes; infinite between kinds."""
+    if one.spec != other.spec or one.dtypes != other.dtypes or one.size.keys() != other.size.keys():
+        return math.inf
+    total = 0.0
+    for label, size in one.sizes:
+        if size != other.size[label]:
+            if min(size, other.size[label]) <= 0:
+                return math.inf
+            total += abs(math.log2(size / other.size[label]))
+    return total
+
+
+# Values as JSON and back, by the fields of dataclasses.
+
+
+def to_json(value: Any) -> Any:
+    """A frozen value made of dataclasses, tuples, dtypes and scalars as JSON data."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [to_json(x) for x in value]
+    if isinstance(value, np.dtype):
+        return value.name
+    assert value is None or isinstance(value, bool | int | float | str), value
+    return value
+
+
+def from_json(kind: Any, data: Any) -> Any:
+    """The value of an annotated type that `to_json` made data of.
+
+    Raises:
+      ValueError: the data is something else. A field that is absent takes its default.
+    """
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_from_json(kind, data)
+    if kind is np.dtype and isinstance(data, str):
+        return jnp.dtype(data)
+    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and isinstance(data, list):
+        kinds = (of[0],) * len(data) if of[-1] is ... else of
+        return tuple(from_json(k, x) for k, x in zip(kinds, data, strict=True))
+    if origin is typing.Literal and data in of:
+        return data
+    if origin in (types.UnionType, typing.Union):
+        for option in of:
+            with contextlib.suppress(ValueError):
+                return from_json(option, data)
+    if kind is float and type(data) is int:
+        return float(data)
+    # bool is an int to isinstance.
+    if isinstance(kind, type) and type(data) is kind:
+        return data
+    raise ValueError(f"{data!r} is not a {kind}")
+
+
+def _dataclass_from_json(kind: Any, data: Any) -> Any:
+    hints = typing.get_type_hints(kind)
+    names = {f.name for f in dataclasses.fields(kind)}
+    if not isinstance(data, dict) or not data.keys() <= names:
+        raise ValueError(f"{data!r} is not a {kind.__name__}")
+    try:
+        return kind(**{name: from_json(hints[name], x) for name, x in data.items()})
+    except TypeError as error:
+        raise ValueError(f"{data!r} is not a {kind.__name__}: {error}") from error
+
+
+def config_text(config: Any) -> str:
+    """A config's fields as canonical JSON, which two configs share only if they are equal."""
+    return _text(to_json(config))
+
+
+def _text(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def _entry_to_json(entry: Entry) -> dict[str, Any]:
+    data = to_json(entry)
+    return {**data, "config": json.loads(entry.config), "measured": dict(entry.measured)}
+
+
+def _entry_from_json(data: Any) -> Entry:
+    if not isinstance(data, dict) or not isinstance(data.get("config"), dict):
+        raise ValueError("an entry is an object with an object `config`")
+    measured = data.get("measured", {})
+    if not isinstance(measured, dict):
+        raise ValueError("`measured` is an object")
+    changed = {"config": _text(data["config"]), "measured": [[k, v] for k, v in measured.items()]}
+    entry = from_json(Entry, {**data, **changed})
+    if not 0 < entry.time_us < math.inf:
+        raise ValueError(f"time_us: {entry.time_us}")
+    return entry
+
+
+# Documents.
+
+
+def document(device_name: str, entries: Iterable[Entry]) -> str:
+    """The text of a table, an entry a line, sorted."""
+    return _document(device_name, map(_entry_to_json, entries))
+
+
+def _document(device_name: str, entries: Iterable[Any]) -> str:
+    head = {"format": FORMAT, "version": VERSION, "device": device_name}
+    lines = ",\n".join(sorted(json.dumps(data, sort_keys=True) for data in entries))
+    return json.dumps(head)[:-1] + f', "entries": [\n{lines}\n]}}\n'
+
+
+def parse(text: str, device_name: str) -> tuple[list[Any], str | None]:
+    """The entries of a document as JSON data, or none and what is wrong with it."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return [], f"it is not JSON: {error}"
+    expected = {"format": FORMAT, "version": VERSION, "device": device_name}
+    if not isinstance(data, dict) or not isinstance(data.get("entries"), list):
+        return [], "it is not a tuning table"
+    for name, value in expected.items():
+        if data.get(name) != value:
+            return [], f"{name} is {data.get(name)!r}, and should be {value!r}"
+    return data["entries"], None
+
+
+def load(path: Path, device_name: str) -> Table:
+    """The table in a file; empty if there is none, or, with a warning, if it cannot be used."""
+    data, fault = _read(path, device_name)
+    entries: dict[str, Entry] = {}
+    faults = [] if fault is None else [fault]
+    for item in data:
+        try:
+            entries[_key(item)] = _entry_from_json(item)
+        except (ValueError, TypeError) as error:
+            faults.append(f"an entry is ignored: {error}")
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        _warn_once(f"tuning table {path}: {faults[0]}{more}")
+    return Table(tuple(entries.values()))
+
+
+def _read(path: Path, device_name: str) -> tuple[list[Any], str | None]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return [], None
+    except (OSError, UnicodeDecodeError) as error:
+        return [], f"it cannot be read: {error}"
+    return parse(text, device_name)
+
+
+def _key(item: Any) -> str:
+    """What makes an entry, as JSON data, the same as another."""
+    if not isinstance(item, dict):
+        raise ValueError("an entry is an object")
+    return _text([item.get(name) for name in ("kernel", "kernel_version", "problem")])
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    warnings.warn(text, TuningWarning, stacklevel=3)
+
+
+# The files of this user, and the tables of this process.
+
+
+def user_path(device_name: str, folder: Path | None = None) -> Path:
+    """Where the user's table of a device is kept.
+
+    Raises:
+      RuntimeError: the user has no home.
+    """
+    if folder is None:
+        root = os.environ.get("XDG_CACHE_HOME")
+        folder = (Path(root) if root else Path.home() / ".cache") / "jaxgemm" / "tuning"
+    return folder / f"{_file_name(device_name)}.v{VERSION}.json"
+
+
+def _file_name(device_name: str) -> str:
+    return re.sub(r"[^a-z0-9._-]", "_", device_name.lower())
+
+
+@functools.cache
+def current(device: Device) -> Tables:
+    """The tables of this process for a device, as they were when they were first asked for."""
+    try:
+        user = load(user_path(device.name), device.name)
+    except RuntimeError as error:
+        _warn_once(f"no tuning table of the user: {error}")
+        user = Table()
+    shipped = load(_TABLES / f"{_file_name(device.name)}.json", device.name)
+    return Tables(user, shipped)
+
+
+def forget() -> None:
+    """Makes the next question for the tables of this process read them again."""
+    current.cache_clear()
+
+
+def save(entries: Iterable[Entry], device_name: str, folder: Path | None = None) -> Path | None:
+    """Merges entries into the user's table; newer ones replace those with the same key.
+
+    Returns:
+      The file; None, with a warning, if it cannot be written.
+    """
+    new = {_key(data): data for data in map(_entry_to_json, entries)}
+    try:
+        path = user_path(device_name, folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_suffix(".lock")):
+            data, fault = _read(path, device_name)
+            if fault is not None:
+                # It may be somebody's: set aside, not lost.
+                path.replace(path.with_suffix(".ignored"))
+                _warn_once(f"tuning table {path}: {fault}")
+            old = {_key(item): item for item in data if isinstance(item, dict)}
+            _replace(path, _document(device_name, {**old, **new}.values()))
+    except (OSError, RuntimeError) as error:
+        _warn_once(f"the tuning table of {device_name} is not saved: {error}")
+        return None
+    forget()
+    return path
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Waits until no other process, or thread, holds the lock of a file."""
+    import fcntl
+
+    with path.open("w") as file:
+        # Released when the file is closed, or its process dies.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file so that readers see the old or the new one, never a part."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
