@@ -2,12 +2,13 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from absl import flags
 
 from benchmarks import console, implementations, manifest, records
 from benchmarks.manifest import Row
+from benchmarks.records import Record
 from benchmarks.runner import Options, Runner
 
 _FILTER = flags.DEFINE_string("filter", None, "regular expression that a row's name must contain")
@@ -54,24 +55,33 @@ def measure(rows: Sequence[Row]) -> int:
         max_seconds=_MAX_SECONDS.value,
         tags=tuple(_TAGS.value),
     )
-    runner, printer, done = Runner(options), console.Printer(_FORMAT.value), 0
+    return collect(len(rows), Runner(options).run(rows))
+
+
+def collect(total: int, found: Iterable[tuple[str, list[Record]]]) -> int:
+    """Prints and writes records as they come; returns the exit code.
+
+    What has come stays, whatever ends it: an interrupt, or that time is up.
+    """
+    printer, done, bad = console.Printer(_FORMAT.value), 0, 0
     try:
-        with printer.progress(len(rows)) as advance:
-            for row, found in runner.run(rows):
-                for record in found:
+        with printer.progress(total) as advance:
+            for name, some in found:
+                for record in some:
                     printer.show(record)
+                    bad += record.status in ("failed", "wrong")
                     if _OUT.value:
                         records.append(_OUT.value, record)
                 done += 1
-                advance(row.name)
+                advance(name)
     except KeyboardInterrupt:
-        print(f"interrupted after {done} of {len(rows)} rows; they are kept", file=sys.stderr)
-        return 1 if runner.failures else 130
-    if runner.stopped:
-        print(f"time was up after {done} of {len(rows)} rows", file=sys.stderr)
-    if runner.failures:
-        print(f"{runner.failures} failed or wrong", file=sys.stderr)
-    return 1 if runner.failures else 0
+        print(f"interrupted after {done} of {total} rows; they are kept", file=sys.stderr)
+        return 130
+    if done < total:
+        print(f"time was up after {done} of {total} rows", file=sys.stderr)
+    if bad:
+        print(f"{bad} failed or wrong", file=sys.stderr)
+    return 1 if bad else 0
 
 
 def _list(rows: Sequence[Row]) -> None:

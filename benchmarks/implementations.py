@@ -14,24 +14,29 @@ from benchmarks import cases, jax_pallas, torch_baselines
 from benchmarks.cases import Case, Function, Operands
 from benchmarks.variants import Implementation, Variant, compiled, forward_and_vjp
 from jaxgemm import device, dispatch, epilogue, policy, registry
+from jaxgemm.tuning import resources
 
 _NO_TRITON = {"xla_gpu_enable_triton_gemm": False}
 
 
-def _chosen(case: Case, mode: str, backend: str) -> str:
-    """The kernels and configs behind a call."""
+def _explained(case: Case, mode: str, backend: str) -> dict[str, Any]:
+    """The kernels and configs behind a call, and the waves of its first product."""
     function: Any = cases.call(case, backend)
     if mode != "forward":
         function = forward_and_vjp(function, case.differentiable)
     rows = jaxgemm.explain(function, case.avals(mode)).rows
-    return "; ".join(f"{row.kernel} {_config(row.plan)}".strip() for row in rows)
+    facts: dict[str, Any] = {"config": "; ".join(_config(row) for row in rows)}
+    if rows and isinstance(rows[0].plan, dispatch.Plan) and rows[0].kernel != "xla.reference":
+        estimate = rows[0].plan.choices[0].estimate
+        facts |= {"waves": estimate.waves, "tail_utilisation": estimate.tail_utilisation}
+    return facts
 
 
-def _config(plan: Any) -> str:
-    if not isinstance(plan, dispatch.Plan):
-        return ""
-    text = str(plan.choices[0].config)
-    return "" if plan.kernel.name == "xla.reference" else text[text.find("(") :]
+def _config(row: Any) -> str:
+    if not isinstance(row.plan, dispatch.Plan) or row.kernel == "xla.reference":
+        return row.kernel
+    text = str(row.plan.choices[0].config)
+    return row.kernel + text[text.find("(") :]
 
 
 def _ours(name: str, backend: str) -> Implementation:
@@ -50,8 +55,10 @@ def _ours(name: str, backend: str) -> Implementation:
     def variants(case: Case, mode: str, sample: Operands) -> Iterator[Variant]:
         # Strict: a kernel that fails to lower must not be timed as its fallback.
         with policy.use(strict=backend != "auto"):
-            config = _chosen(case, mode, backend)
-            yield compiled(cases.call(case, backend), case, mode, sample, config=config)
+            facts = _explained(case, mode, backend)
+            with resources.watch() as said:
+                variant = compiled(cases.call(case, backend), case, mode, sample)
+            yield dataclasses.replace(variant, resources=said(), **facts)
 
     return Implementation(name, why_not, variants, stepwise=False)
 

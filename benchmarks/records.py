@@ -47,7 +47,8 @@ class Record:
       baseline: the implementation that `ratio` refers to.
       max_error_ratio: largest error over its bound; a chain of rounded operations may exceed 1.
       compile_seconds: tracing and compiling.
-      registers, spill_bytes, smem_bytes, waves, tail_utilisation: of our kernels, where known.
+      registers, spill_bytes, stack_bytes, smem_bytes: what ptxas said of our kernels.
+      waves, tail_utilisation: of our kernels, by the cost model.
       rotation_bytes: operands that are rotated through; inputs: how they are drawn.
       sm_mhz, power_w, temperature_c, throttle: what NVML saw meanwhile.
       device, driver, versions, commit, time, command: where, with what, when and how.
@@ -100,6 +101,7 @@ class Record:
     compile_seconds: float | None = None
     registers: int | None = None
     spill_bytes: int | None = None
+    stack_bytes: int | None = None
     smem_bytes: int | None = None
     waves: float | None = None
     tail_utilisation: float | None = None

@@ -9,13 +9,12 @@ from typing import Any
 
 import jax
 
-from benchmarks import cases, environment, implementations
+from benchmarks import cases, fields, implementations
 from benchmarks.cases import Case
 from benchmarks.manifest import Row
 from benchmarks.records import Record
 from benchmarks.variants import Implementation, Variant
-from jaxgemm.tuning import clocks, gate, timing
-from jaxgemm.tuning import times as times_lib
+from jaxgemm.tuning import gate, timing
 
 # Calls of each variant of an implementation, to find the best.
 _TRIAL_ITERATIONS = 8
@@ -55,28 +54,20 @@ class _Entry:
 
 
 class Runner:
-    """Rows in, records out.
-
-    Attributes:
-      failures: how many implementations of rows were wrong or raised.
-      stopped: whether time was up before all rows had their turn.
-    """
+    """Rows in, records out."""
 
     def __init__(self, options: Options) -> None:
-        self.failures = 0
-        self.stopped = False
         self._options = options
         self._chosen = implementations.select(list(options.backends))
         self._deadline = time.monotonic() + options.max_seconds
 
-    def run(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[Record]]]:
+    def run(self, rows: Sequence[Row]) -> Iterator[tuple[str, list[Record]]]:
         """Each row with its records, as soon as they are there."""
         for row in rows:
             if time.monotonic() > self._deadline:
-                self.stopped = True
                 return
             with jax.enable_x64(row.a_dtype == "float64"):
-                yield row, list(self._row(row))
+                yield row.name, list(self._row(row))
             gc.collect()
 
     def _row(self, row: Row) -> Iterator[Record]:
@@ -121,17 +112,11 @@ class Runner:
             regime=self._options.regimes[0],
             impl="jaxgemm",
             status="ok",
-            device=environment.description(),
-            driver=environment.driver(),
-            versions=environment.versions(),
-            commit=environment.commit(),
-            time=environment.now(),
-            command=environment.command(),
             tags=self._options.tags,
+            **fields.stamp(),
         )
 
     def _failed(self, record: Record, error: Exception) -> Record:
-        self.failures += 1
         reason = f"{type(error).__name__}: {str(error).strip()[:400]}"
         return dataclasses.replace(record, status="failed", reason=reason)
 
@@ -169,13 +154,12 @@ class Runner:
             return self._failed(record, error)
 
     def _wrong(self, record: Record, variant: Variant, error: float) -> Record:
-        self.failures += 1
         return dataclasses.replace(
             record,
             status="wrong",
             config=variant.config,
             reason=f"error is {error:.3g} times its bound",
-            max_error_ratio=error if math.isfinite(error) else None,
+            max_error_ratio=fields.significant(error, 4),
         )
 
     def _ranked(
@@ -228,16 +212,28 @@ class Runner:
         baseline = implementations.baseline(list(measured), case)
         for entry in entries:
             name = entry.implementation.name
-            blank = dataclasses.replace(
+            compared = measured[baseline] if baseline else None
+            counts = case.total_flops(mode), case.total_bytes(mode)
+            yield dataclasses.replace(
                 record,
                 impl=name,
-                config=entry.variant.config,
-                compile_seconds=_rounded(entry.variant.compile_seconds),
-                max_error_ratio=_finite(entry.error),
                 baseline=baseline,
+                max_error_ratio=fields.significant(entry.error, 4),
+                **_facts(entry.variant),
+                **fields.timed(measured[name], compared, *counts),
             )
-            compared = measured[baseline] if baseline else None
-            yield _filled(blank, measured[name], compared, case, mode)
+
+
+def _facts(variant: Variant) -> dict[str, Any]:
+    """What is known of a variant without running it."""
+    known = dataclasses.asdict(variant.resources) if variant.resources else {}
+    return {
+        "config": variant.config,
+        "compile_seconds": fields.significant(variant.compile_seconds, 3),
+        "waves": fields.significant(variant.waves, 4),
+        "tail_utilisation": fields.significant(variant.tail_utilisation, 4),
+        **known,
+    }
 
 
 def _finished(variant: Variant, arguments: Any) -> Any:
@@ -276,45 +272,3 @@ def _describe(case: Case) -> str:
     scale = "".join(f", {name} scaled by {s:.3g}" for name, s in case.scale.items())
     integer = case.row.a_dtype == "int8"
     return "uniform over [-127, 127]" if integer else f"normal{scale}"
-
-
-def _rounded(x: float | None) -> float | None:
-    return None if x is None else round(x, 3)
-
-
-def _finite(x: float) -> float | None:
-    return float(f"{x:.4g}") if math.isfinite(x) else None
-
-
-def _filled(
-    blank: Record,
-    measured: times_lib.Times,
-    baseline: times_lib.Times | None,
-    case: Case,
-    mode: str,
-) -> Record:
-    median_us = measured.median_us
-    ratio = None if baseline is None else times_lib.ratio(measured, baseline)
-    state: clocks.State = measured.state
-    return dataclasses.replace(
-        blank,
-        clock=measured.clock,
-        samples=len(measured.samples_us),
-        median_us=_rounded(median_us),
-        p10_us=_rounded(measured.percentile_us(10)),
-        p90_us=_rounded(measured.percentile_us(90)),
-        p99_us=_rounded(measured.percentile_us(99)),
-        wall_us=_rounded(measured.wall_us),
-        agrees=measured.agrees,
-        alternated=measured.alternated,
-        kernels=measured.kernels,
-        tflops=float(f"{case.total_flops(mode) / median_us / 1e6:.5g}"),
-        gbps=float(f"{case.total_bytes(mode) / median_us / 1e3:.5g}"),
-        ratio=ratio and _finite(ratio.value),
-        ratio_low=ratio and _finite(ratio.low),
-        ratio_high=ratio and _finite(ratio.high),
-        sm_mhz=state.sm_mhz,
-        power_w=state.power_w,
-        temperature_c=state.temperature_c,
-        throttle=state.throttle,
-    )

@@ -10,6 +10,7 @@ import jax
 
 from benchmarks.cases import Case, Function, Operands
 from jaxgemm.tuning import timing
+from jaxgemm.tuning.resources import Resources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,9 @@ class Variant:
       outputs: turns what `call` returned into (d or None, gradients by operand), arrays of JAX.
       wait: waits for the device, for libraries that JAX does not know of; None for JAX itself.
       compile_seconds: tracing and compiling.
+      resources: what the compiler said, of our kernels.
+      waves: output tiles over those that run at once, by the cost model; tail_utilisation: the
+        share of the slots of all waves that have a tile.
     """
 
     config: str
@@ -31,6 +35,9 @@ class Variant:
     outputs: Callable[[Any], tuple[jax.Array | None, dict[str, jax.Array]]]
     wait: Callable[[], None] | None = None
     compile_seconds: float | None = None
+    resources: Resources | None = None
+    waves: float | None = None
+    tail_utilisation: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
