@@ -11,8 +11,7 @@ from jaxgemm.device import Device
 from jaxgemm.errors import UnsupportedProblem
 from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cost
-from jaxgemm.tuning.search import gemms as _gemms
+from jaxgemm.tuning import cost, search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +135,7 @@ def explain(
         static = {k: v for k, v in kwargs.items() if k not in arrays}
         jaxpr = jax.make_jaxpr(lambda xs, named: function(*xs, **named, **static))(args, arrays)
     counts: dict[tuple[Problem, Policy], int] = {}
-    for equation in _gemms(jaxpr.jaxpr):
+    for equation in search.gemms(jaxpr.jaxpr):
         spec = equation.params["spec"]
         problem = canonical.canonical(Problem.of(spec, [v.aval for v in equation.invars]))
         key = (problem, equation.params["policy"])

@@ -229,12 +229,8 @@ def _entry_from_json(data: Any) -> Entry:
 # Documents.
 
 
-def document(device_name: str, entries: Iterable[Entry]) -> str:
-    """The text of a table, an entry a line, sorted."""
-    return _document(device_name, map(_entry_to_json, entries))
-
-
 def _document(device_name: str, entries: Iterable[Any]) -> str:
+    """The text of a table, an entry a line, sorted."""
     head = {"format": FORMAT, "version": VERSION, "device": device_name}
     lines = ",\n".join(sorted(json.dumps(data, sort_keys=True) for data in entries))
     return json.dumps(head)[:-1] + f', "entries": [\n{lines}\n]}}\n'
@@ -330,39 +326,51 @@ def forget() -> None:
 
 
 def save(entries: Iterable[Entry], device_name: str, folder: Path | None = None) -> Path | None:
-    """Merges entries into the user's table; newer ones replace those with the same key.
+    """Merges entries into the user's table.
 
     Returns:
       The file; None, with a warning, if it cannot be written.
     """
-    new = {_key(data): data for data in map(_entry_to_json, entries)}
     try:
         path = user_path(device_name, folder)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock")):
-            data, fault = _read(path, device_name)
-            if fault is not None:
-                # It may be somebody's: set aside, not lost.
-                path.replace(path.with_suffix(".ignored"))
-                _warn_once(f"tuning table {path}: {fault}")
-            old = {_key(item): item for item in data if isinstance(item, dict)}
-            _replace(path, _document(device_name, {**old, **new}.values()))
+        merge(entries, device_name, path)
     except (OSError, RuntimeError) as error:
         _warn_once(f"the tuning table of {device_name} is not saved: {error}")
         return None
-    forget()
     return path
 
 
+def merge(entries: Iterable[Entry], device_name: str, path: Path) -> None:
+    """Merges entries into the table in a file; newer ones replace those with the same key.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    new = {_key(data): data for data in map(_entry_to_json, entries)}
+    with _locked(path.parent):
+        data, fault = _read(path, device_name)
+        if fault is not None:
+            # It may be somebody's: set aside, not lost.
+            path.replace(path.with_suffix(".ignored"))
+            _warn_once(f"tuning table {path}: {fault}")
+        old = {_key(item): item for item in data if isinstance(item, dict)}
+        _replace(path, _document(device_name, {**old, **new}.values()))
+    forget()
+
+
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Waits until no other process, or thread, holds the lock of a file."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Waits until no other process, or thread, holds the lock of a folder."""
     import fcntl
 
-    with path.open("w") as file:
-        # Released when the file is closed, or its process dies.
-        fcntl.flock(file, fcntl.LOCK_EX)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        # Released when the folder is closed, or its process dies.
+        fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(handle)
 
 
 def _replace(path: Path, text: str) -> None:

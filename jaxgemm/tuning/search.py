@@ -8,7 +8,6 @@ slow because of it, and dispatch stays a pure function of the tables.
 """
 
 import dataclasses
-import datetime
 import importlib
 import math
 import sys
@@ -23,143 +22,19 @@ from jax.extend import core
 
 from jaxgemm import canonical, dispatch, registry
 from jaxgemm import device as devices
-from jaxgemm.device import Device
 from jaxgemm.kernel import Kernel, Operands
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import cache, cost, gate, timing
-from jaxgemm.tuning.times import Times, ratio
+from jaxgemm.tuning.found import Candidate, Tuned, Tuning
+from jaxgemm.tuning.times import ratio
 
 # The name of the primitive in jaxprs; what defines it is in a layer below this one.
 PRIMITIVE = "gemm"
 # A config is timed if its estimate is within this factor of the lowest, or among the lowest few.
 KEPT_FACTOR, KEPT_AT_LEAST = 1.5, 4
 
-# Why a config should not be timed, from its compiled code; None if it should.
-Resources = Callable[[Kernel, Problem, Any], str | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """A config that was tried.
-
-    Attributes:
-      kernel: its kernel.
-      config: it.
-      estimate_us: what the cost model expects.
-      times: what it took, None if it has no time.
-      fault: why it has none.
-    """
-
-    kernel: Kernel
-    config: Any
-    estimate_us: float
-    times: Times | None = None
-    fault: str | None = None
-
-    @property
-    def name(self) -> str:
-        """Kernel and config in a word each."""
-        return f"{self.kernel.name} {cost.short(self.config)}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuned:
-    """What was found for one problem.
-
-    Attributes:
-      problem: it.
-      candidates: what was tried, fastest first, then those without a time.
-      num_pruned: configs that were not tried because their estimate is too high.
-      reference: the XLA reference, for comparison.
-    """
-
-    problem: Problem
-    candidates: tuple[Candidate, ...]
-    num_pruned: int
-    reference: Candidate
-
-    @property
-    def best(self) -> Candidate | None:
-        """The fastest, None if there is none that is right."""
-        return next((c for c in self.candidates if c.times is not None), None)
-
-    @property
-    def untuned(self) -> Candidate | None:
-        """What the cost model alone would have chosen, of those that have a time."""
-        timed = [c for c in self.candidates if c.times is not None]
-        return min(timed, key=lambda c: c.estimate_us, default=None)
-
-    @property
-    def faults(self) -> tuple[Candidate, ...]:
-        """Those that are wrong, or failed."""
-        return tuple(c for c in self.candidates if c.fault is not None)
-
-    def entries(self) -> list[cache.Entry]:
-        """The fastest of each kernel, for a table."""
-        found: dict[str, cache.Entry] = {}
-        for candidate in self.candidates:
-            kernel, measured = candidate.kernel, candidate.times
-            if measured is not None and kernel.name not in found:
-                found[kernel.name] = cache.Entry(
-                    kernel.name,
-                    kernel.version,
-                    cache.key_of(self.problem),
-                    cache.config_text(candidate.config),
-                    round(measured.median_us, 3),
-                    _how(measured),
-                )
-        return list(found.values())
-
-
-def _how(measured: Times) -> tuple[tuple[str, str], ...]:
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    mhz = measured.state.sm_mhz
-    clock = {} if mhz is None else {"sm_mhz": f"{mhz:.0f}"}
-    found = {"clock": measured.clock, "jax": jax.__version__, "time": now, **clock}
-    return tuple(sorted(found.items()))
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuning:
-    """What `tune` found. Print it for a table.
-
-    Attributes:
-      device: what was measured.
-      rows: one a distinct problem.
-      path: the user's table, None if nothing was written.
-      skipped: problems that there was no time for.
-    """
-
-    device: Device
-    rows: tuple[Tuned, ...]
-    path: Path | None = None
-    skipped: tuple[Problem, ...] = ()
-
-    def __str__(self) -> str:
-        cells = [("us", "vs reference", "vs untuned", "tried", "faults", "best", "problem")]
-        cells += [_cells(row) for row in self.rows]
-        lines = [cost.columns(cells)]
-        lines += [
-            f"fault    {c.name} for {row.problem}: {c.fault}"
-            for row in self.rows
-            for c in row.faults
-        ]
-        lines += [f"skipped  {problem}: there was no time left" for problem in self.skipped]
-        lines += [f"saved    {self.path}"] if self.path else []
-        return "\n".join(lines)
-
-
-def _cells(row: Tuned) -> tuple[str, ...]:
-    best, untuned = row.best, row.untuned
-    counts = (str(len(row.candidates)), str(len(row.faults)))
-    if best is None or best.times is None:
-        return ("-", "-", "-", *counts, "none", str(row.problem))
-    us = best.times.median_us
-    ratios = [
-        "-" if other is None or other.times is None else f"x{other.times.median_us / us:.3f}"
-        for other in (row.reference, untuned)
-    ]
-    return (f"{us:.2f}", *ratios, *counts, best.name, str(row.problem))
+# Whether a config should not even be tried.
+Reject = Callable[[Kernel, Problem, Any], bool]
 
 
 def tune(
@@ -170,7 +45,7 @@ def tune(
     max_seconds: float | None = None,
     folder: Path | None = None,
     save: bool = True,
-    resources: Resources | None = None,
+    reject: Reject | None = None,
     **kwargs: Any,
 ) -> Tuning:
     """Measures which kernel and config is the fastest for every GEMM of a function.
@@ -186,8 +61,8 @@ def tune(
       max_seconds: no new problem is begun after this time.
       folder: where the user's table is kept; None means the user's cache folder.
       save: whether to write that table.
-      resources: says of a config, from its compiled code, why it is not worth timing: spilled
-        registers, say. None, the default: every config is.
+      reject: says of a config that it is not worth trying, because its compiled code spills
+        registers, say. None, the default: what the cost model keeps is tried.
       **kwargs: its keyword arguments. Those that hold arrays are traced.
 
     Returns:
@@ -212,7 +87,7 @@ def tune(
     for problem in progress(problems):
         if rows and time.monotonic() > deadline:
             break
-        row = tune_problem(problem, kernels, regime=regime, resources=resources)
+        row = tune_problem(problem, kernels, regime=regime, reject=reject)
         rows.append(row)
         if save and (entries := row.entries()):
             # Each as soon as it is known: an interrupted search keeps what it found.
@@ -270,7 +145,7 @@ def tune_problem(
     kernels: Sequence[Kernel],
     *,
     regime: timing.Regime = "burst",
-    resources: Resources | None = None,
+    reject: Reject | None = None,
     fixed: Mapping[str, Any] | None = None,
 ) -> Tuned:
     """Measures one canonical problem on the device that is there.
@@ -279,7 +154,7 @@ def tune_problem(
       problem: it.
       kernels: which to try; the reference among them is only measured for comparison.
       regime: as in `tune`.
-      resources: as in `tune`.
+      reject: as in `tune`.
       fixed: operand → array, for those that are not random: sizes of groups, which are equal
         unless they are given.
     """
@@ -292,15 +167,17 @@ def tune_problem(
             problem, kernel.configs(problem, target), target, kernel.efficiency
         )
     ]
-    kept = prune(listed)
+    kept = [c for c in prune(listed) if not (reject and reject(c.kernel, problem, c.config))]
     (config,) = reference.configs(problem, target)[:1]
     estimate = cost.estimate(problem, config, target, reference.efficiency)
     baseline = Candidate(reference, config, estimate.time_us)
+    if not kept:
+        return Tuned(problem, (), len(listed), baseline)
     sets = operand_sets(problem, fixed)
     calls: dict[str, timing.Call] = {}
     checked = []
     for index, candidate in enumerate([*kept, baseline]):
-        call, fault = _checked(problem, candidate, sets[0], resources)
+        call, fault = _checked(problem, candidate, sets[0])
         checked.append(dataclasses.replace(candidate, fault=fault))
         if call is not None:
             calls[str(index)] = call
@@ -346,13 +223,11 @@ def operand_sets(problem: Problem, fixed: Mapping[str, Any] | None = None) -> li
 
 
 def _checked(
-    problem: Problem, candidate: Candidate, operands: Operands, resources: Resources | None
+    problem: Problem, candidate: Candidate, operands: Operands
 ) -> tuple[timing.Call | None, str | None]:
     """The compiled call of a candidate whose result is right, or None and why there is none."""
     kernel, config = candidate.kernel, candidate.config
     try:
-        if resources is not None and (reason := resources(kernel, problem, config)) is not None:
-            return None, reason
         call = timing.compile_for(lambda xs: kernel.run(problem, config, xs), operands)
         outputs = jax.block_until_ready(call(operands))
         error = max(

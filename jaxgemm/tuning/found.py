@@ -1,0 +1,138 @@
+"""What a search found: the candidates of each problem with their times, as a table."""
+
+import dataclasses
+import datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxgemm.device import Device
+from jaxgemm.kernel import Kernel
+from jaxgemm.problem import Problem
+from jaxgemm.tuning import cache, cost
+from jaxgemm.tuning.times import Times
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A config that was tried.
+
+    Attributes:
+      kernel: its kernel.
+      config: it.
+      estimate_us: what the cost model expects.
+      times: what it took, None if it has no time.
+      fault: why it has none.
+    """
+
+    kernel: Kernel
+    config: Any
+    estimate_us: float
+    times: Times | None = None
+    fault: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Kernel and config in a word each."""
+        return f"{self.kernel.name} {cost.short(self.config)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """What was found for one problem.
+
+    Attributes:
+      problem: it.
+      candidates: what was tried, fastest first, then those without a time.
+      num_pruned: configs that were not tried because their estimate is too high.
+      reference: the XLA reference, for comparison.
+    """
+
+    problem: Problem
+    candidates: tuple[Candidate, ...]
+    num_pruned: int
+    reference: Candidate
+
+    @property
+    def best(self) -> Candidate | None:
+        """The fastest, None if there is none that is right."""
+        return next((c for c in self.candidates if c.times is not None), None)
+
+    @property
+    def untuned(self) -> Candidate | None:
+        """What the cost model alone would have chosen, of those that have a time."""
+        timed = [c for c in self.candidates if c.times is not None]
+        return min(timed, key=lambda c: c.estimate_us, default=None)
+
+    @property
+    def faults(self) -> tuple[Candidate, ...]:
+        """Those that are wrong, or failed."""
+        return tuple(c for c in self.candidates if c.fault is not None)
+
+    def entries(self) -> list[cache.Entry]:
+        """The fastest of each kernel, for a table."""
+        found: dict[str, cache.Entry] = {}
+        for candidate in self.candidates:
+            kernel, measured = candidate.kernel, candidate.times
+            if measured is not None and kernel.name not in found:
+                found[kernel.name] = cache.Entry(
+                    kernel.name,
+                    kernel.version,
+                    cache.key_of(self.problem),
+                    cache.config_text(candidate.config),
+                    round(measured.median_us, 3),
+                    _how(measured),
+                )
+        return list(found.values())
+
+
+def _how(measured: Times) -> tuple[tuple[str, str], ...]:
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    mhz = measured.state.sm_mhz
+    clock = {} if mhz is None else {"sm_mhz": f"{mhz:.0f}"}
+    found = {"clock": measured.clock, "jax": jax.__version__, "time": now, **clock}
+    return tuple(sorted(found.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What `tune` found. Print it for a table.
+
+    Attributes:
+      device: what was measured.
+      rows: one a distinct problem.
+      path: the user's table, None if nothing was written.
+      skipped: problems that there was no time for.
+    """
+
+    device: Device
+    rows: tuple[Tuned, ...]
+    path: Path | None = None
+    skipped: tuple[Problem, ...] = ()
+
+    def __str__(self) -> str:
+        cells = [("us", "vs reference", "vs untuned", "tried", "faults", "best", "problem")]
+        cells += [_cells(row) for row in self.rows]
+        lines = [cost.columns(cells)]
+        lines += [
+            f"fault    {c.name} for {row.problem}: {c.fault}"
+            for row in self.rows
+            for c in row.faults
+        ]
+        lines += [f"skipped  {problem}: there was no time left" for problem in self.skipped]
+        lines += [f"saved    {self.path}"] if self.path else []
+        return "\n".join(lines)
+
+
+def _cells(row: Tuned) -> tuple[str, ...]:
+    best, untuned = row.best, row.untuned
+    counts = (str(len(row.candidates)), str(len(row.faults)))
+    if best is None or best.times is None:
+        return ("-", "-", "-", *counts, "none", str(row.problem))
+    us = best.times.median_us
+    ratios = [
+        "-" if other is None or other.times is None else f"x{other.times.median_us / us:.3f}"
+        for other in (row.reference, untuned)
+    ]
+    return (f"{us:.2f}", *ratios, *counts, best.name, str(row.problem))
