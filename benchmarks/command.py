@@ -1,6 +1,7 @@
 """The flags that the measuring binaries share, and the loop that runs, prints and writes."""
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +11,7 @@ from benchmarks import console, implementations, manifest, records
 from benchmarks.manifest import Row
 from benchmarks.records import Record
 from benchmarks.runner import Options, Runner
+from jaxgemm.tuning import timing
 
 _FILTER = flags.DEFINE_string("filter", None, "regular expression that a row's name must contain")
 _BACKENDS = flags.DEFINE_list(
@@ -36,6 +38,41 @@ def filter_pattern() -> str | None:
     return _FILTER.value
 
 
+def matches(name: str) -> bool:
+    """Whether --filter lets a row through."""
+    return _FILTER.value is None or re.search(_FILTER.value, name) is not None
+
+
+def tags() -> tuple[str, ...]:
+    """The value of --tags."""
+    return tuple(_TAGS.value)
+
+
+def iterations() -> int | None:
+    """The value of --iterations."""
+    return _ITERATIONS.value
+
+
+def regimes() -> tuple[timing.Regime, ...]:
+    """What --regime asks for."""
+    both = ("burst", "sustained")
+    return both if _REGIME.value == "both" else (both[both.index(_REGIME.value)],)
+
+
+def options(backends: tuple[str, ...] | None = None) -> Options:
+    """What the flags say; `backends` unless the user names some."""
+    named = backends if backends and not _BACKENDS.present else tuple(_BACKENDS.value)
+    return Options(
+        backends=named,
+        mode=_MODE.value,
+        regimes=regimes(),
+        iterations=_ITERATIONS.value,
+        max_variants=_MAX_VARIANTS.value,
+        max_seconds=_MAX_SECONDS.value,
+        tags=tags(),
+    )
+
+
 def measure(rows: Sequence[Row]) -> int:
     """Measures rows as the flags say; returns the exit code: 1 if anything failed or was wrong."""
     if _LIST.value:
@@ -44,21 +81,10 @@ def measure(rows: Sequence[Row]) -> int:
     if not rows:
         print("no row matches", file=sys.stderr)
         return 1
-    both = ("burst", "sustained")
-    regimes = both if _REGIME.value == "both" else (both[both.index(_REGIME.value)],)
-    options = Options(
-        backends=tuple(_BACKENDS.value),
-        mode=_MODE.value,
-        regimes=regimes,
-        iterations=_ITERATIONS.value,
-        max_variants=_MAX_VARIANTS.value,
-        max_seconds=_MAX_SECONDS.value,
-        tags=tuple(_TAGS.value),
-    )
-    return collect(len(rows), Runner(options).run(rows))
+    return collect(len(rows), Runner(options()).run(rows))
 
 
-def collect(total: int, found: Iterable[tuple[str, list[Record]]]) -> int:
+def collect(total: int, found: Iterable[tuple[str, Iterable[Record]]]) -> int:
     """Prints and writes records as they come; returns the exit code.
 
     What has come stays, whatever ends it: an interrupt, or that time is up.

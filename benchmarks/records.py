@@ -126,6 +126,12 @@ class Record:
         return "NT"[self.trans_a] + "NT"[self.trans_b]
 
 
+def failed(record: Record, error: Exception) -> Record:
+    """The record of something that raised."""
+    reason = f"{type(error).__name__}: {str(error).strip()[:400]}"
+    return dataclasses.replace(record, status="failed", reason=reason)
+
+
 _KINDS: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Record)}
 _REQUIRED = {f.name for f in dataclasses.fields(Record) if f.default is dataclasses.MISSING}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from benchmarks import cases, fields, implementations
+from benchmarks import cases, fields, implementations, records
 from benchmarks.cases import Case
 from benchmarks.manifest import Row
 from benchmarks.records import Record
@@ -85,7 +85,7 @@ class Runner:
         try:
             sets = case.inputs(mode)
         except Exception as error:
-            yield self._failed(blank, error)
+            yield records.failed(blank, error)
             return
         blank = dataclasses.replace(blank, rotation_bytes=_bytes(sets), inputs=_describe(case))
         entries = []
@@ -116,10 +116,6 @@ class Runner:
             **fields.stamp(),
         )
 
-    def _failed(self, record: Record, error: Exception) -> Record:
-        reason = f"{type(error).__name__}: {str(error).strip()[:400]}"
-        return dataclasses.replace(record, status="failed", reason=reason)
-
     def _admit(
         self,
         implementation: Implementation,
@@ -132,9 +128,8 @@ class Runner:
         try:
             reason = implementation.why_not(case, mode)
             if reason is not None:
-                named = implementation.name in self._options.backends
                 report = dataclasses.replace(record, status="unsupported", reason=reason)
-                return report if named else None
+                return report if self._asked_for(implementation, case, mode) else None
             ranked = self._ranked(implementation, case, mode, sets)
             wrong = None
             for variant in ranked:
@@ -151,7 +146,17 @@ class Runner:
                 record, status="unsupported", reason="no config of it takes this row"
             )
         except Exception as error:
-            return self._failed(record, error)
+            return records.failed(record, error)
+
+    def _asked_for(self, implementation: Implementation, case: Case, mode: str) -> bool:
+        """Whether a user who named it would miss it: no form of it, as for a dtype, can run."""
+        base = implementation.name.split("[")[0]
+        forms = [x for x in self._chosen if x.name.split("[")[0] == base]
+        return (
+            base in self._options.backends
+            and implementation is forms[0]
+            and all(form.why_not(case, mode) for form in forms)
+        )
 
     def _wrong(self, record: Record, variant: Variant, error: float) -> Record:
         return dataclasses.replace(
@@ -207,7 +212,7 @@ class Runner:
                 waits={e.implementation.name: e.variant.wait for e in entries if e.variant.wait},
             )
         except Exception as error:
-            yield self._failed(dataclasses.replace(record, impl="all"), error)
+            yield records.failed(dataclasses.replace(record, impl="all"), error)
             return
         baseline = implementations.baseline(list(measured), case)
         for entry in entries:

@@ -380,9 +380,9 @@ def _wall_times(
     entries: list[_Candidate], regime: Regime, iterations: int | None
 ) -> dict[str, Times]:
     """Wall clock of single calls, in alternation. `regime` makes no difference but in length."""
-    seconds = _BLOCK_SECONDS if regime == "sustained" else 0.2
+    seconds = 4 * _BLOCK_SECONDS if regime == "sustained" else _BLOCK_SECONDS
     longest = max(_wall_us(entry, 1) for entry in entries)
-    order = _alternating(entries, iterations or _num_launches(seconds, longest, 5, 1000))
+    order = _alternating(entries, iterations or _num_launches(seconds, longest, 9, 1000))
     samples: dict[str, list[float]] = {entry.name: [] for entry in entries}
     for index, entry in enumerate(order):
         samples[entry.name].append(_wall_us(entry, index))
