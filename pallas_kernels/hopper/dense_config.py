@@ -24,8 +24,6 @@ _TILE_K = 64
 _MIN_STAGES, _MAX_STAGES = 2, 8
 # Barriers, and the alignment of every buffer.
 _RESERVED_SMEM_BYTES = 1024
-# Per SM and clock: multiply-adds of 16-bit wgmma, and bytes from L2; and clocks a tile costs extra.
-_FMAS_PER_CLOCK, _L2_BYTES_PER_CLOCK, _TILE_CLOCKS = 2048, 48, 2000
 
 Side = Literal["m", "n"]
 # (cta_tile_m, cta_tile_n, consumers_along, cluster_along)
@@ -203,7 +201,7 @@ def _reasons(problem: Problem, device: Device) -> Iterator[str | None]:
 
 
 def configs(problem: Problem, device: Device) -> tuple[Config, ...]:
-    """Every tile shape with as many stages as fit, the cheapest by `_clocks` first."""
+    """Every tile shape with as many stages as fit, the best for large problems first."""
     atom_columns, slice_columns = _atom_columns(problem), _slice_columns(problem)
     assert atom_columns is not None, problem
     assert slice_columns is not None, problem
@@ -230,13 +228,4 @@ def configs(problem: Problem, device: Device) -> tuple[Config, ...]:
         fits = stages >= _MIN_STAGES and math.prod(config.wg_tile) <= 128 * max_accumulators
         if fits and _stays_inside(problem, cta_tile_n, slice_columns):
             found.append(dataclasses.replace(config, stages=stages))
-    return tuple(sorted(found, key=lambda config: _clocks(problem, config)))
-
-
-def _clocks(problem: Problem, config: Config) -> float:
-    """A rough time, only to order configs: waves of tiles, bound by wgmma or by their loads."""
-    tile_m, tile_n, _ = config.cta_tile
-    waves = cdiv(tile_order(problem, config).num_tiles, config.num_ctas // config.cluster_size)
-    spared = {None: 0, "m": tile_n / 2, "n": tile_m / 2}[config.cluster_along]
-    load_clocks = 2 * (tile_m + tile_n - spared) / _L2_BYTES_PER_CLOCK
-    return waves * (problem.k * max(tile_m * tile_n / _FMAS_PER_CLOCK, load_clocks) + _TILE_CLOCKS)
+    return tuple(found)
