@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 
 import jaxgemm
 from jaxgemm import canonical, device, dispatch, policy, reference, registry
-from jaxgemm.explain import _gemms
 from jaxgemm.kernel import Kernel, Operands
 from jaxgemm.policy import Policy
+from jaxgemm.primitive import gemm_p
 from jaxgemm.problem import Problem
 from jaxgemm.spec import GemmSpec
 from jaxgemm.tuning import cost
@@ -230,7 +230,17 @@ def test_function_compiled_under_one_policy_is_not_reused_under_another() -> Non
 
 
 def _equations(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-    return list(_gemms(jax.make_jaxpr(lambda *xs: function(*xs, **kwargs))(*args).jaxpr))
+    """The equations that bind `gemm_p` when a function is traced."""
+    pending = [jax.make_jaxpr(lambda *xs: function(*xs, **kwargs))(*args).jaxpr]
+    found = []
+    while pending:
+        for equation in pending.pop().eqns:
+            if equation.primitive is gemm_p:
+                found.append(equation)
+                continue
+            inner = (getattr(x, "jaxpr", x) for x in equation.params.values())
+            pending += [x for x in inner if hasattr(x, "eqns")]
+    return found
 
 
 def _key(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Problem, Policy]:
