@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jaxgemm import call, problem
+from jaxgemm import call, dtypes, problem
 
 Scalar = ArrayLike
 Precision = lax.Precision | str | None
@@ -84,8 +84,10 @@ def gemm(
         call.options_of(activation, out_dtype, precision, batch_invariant),
     )
     if "c" in operands and operands["c"].shape[-2:] != planned.shape[-2:]:
-        lead = operands["c"].shape[:-2]
-        operands["c"] = jnp.broadcast_to(operands["c"], (*lead, *planned.shape[-2:]))
+        # In the accumulator dtype, so that the gradient for c is summed before it is rounded.
+        acc = dtypes.accumulator(operands["a"].dtype, operands["b"].dtype)
+        shape = (*operands["c"].shape[:-2], *planned.shape[-2:])
+        operands["c"] = jnp.broadcast_to(operands["c"].astype(acc), shape)
     return call.evaluate(planned, operands, backend, autodiff)
 
 

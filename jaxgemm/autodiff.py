@@ -135,16 +135,19 @@ def _matrix_gradient(
     if "alpha" in kept and not scaled:
         # alpha differs between examples that may be summed over: it goes in before the sum.
         cotangents = [_times_alpha(spec, kept["alpha"], bar) for bar in cotangents]
-    gradient = functools.partial(operand_gradient, spec, policy, kept, scaled=scaled)
+
+    def gradient(weight: str, wrt: str, bar: jax.Array, dtype: Any, plus: Any = None) -> jax.Array:
+        operands = {**kept, "b": kept[weight]} if weight in kept else kept
+        inner = spec.for_weight(weight)
+        return operand_gradient(inner, policy, operands, wrt, bar, dtype, scaled=scaled, plus=plus)
+
     if name == "b_up":
-        return gradient("b", cotangents[1], dtype)[0]
+        return gradient("b_up", "b", cotangents[1], dtype)
     if name == "a" and spec.gated:
         acc = dtypes.accumulator(cotangents[0].dtype, kept["b"].dtype)
-        up = operand_gradient(
-            spec, policy, {**kept, "b": kept["b_up"]}, "a", cotangents[1], acc, scaled=scaled
-        )
-        return gradient("a", cotangents[0], dtype, plus=up[0])[0]
-    return gradient(name, cotangents[0], dtype)[0]
+        up = gradient("b_up", "a", cotangents[1], acc)
+        return gradient("b", "a", cotangents[0], dtype, plus=up)
+    return gradient("b", name, cotangents[0], dtype)
 
 
 def _times_alpha(spec: GemmSpec, alpha: jax.Array, bar: jax.Array) -> jax.Array:
@@ -160,7 +163,7 @@ def _bias_gradient(
         return _sum_to(spec, z_bar.astype(acc), "bias")
     ones = jnp.ones((kept["a"].shape[-2], 1), z_bar.dtype)
     product = spec.bias_product(acc)
-    (bar,) = operand_gradient(product, policy, {**kept, "a": ones}, "b", z_bar, acc)
+    bar = operand_gradient(product, policy, {**kept, "a": ones}, "b", z_bar, acc)
     return bar[..., 0, :]
 
 

@@ -90,6 +90,8 @@ def _preactivation(spec: GemmSpec, product: jax.Array, operands: Operands) -> ja
             return None
         x = operands[name].astype(product.dtype)
         if name == "bias" and spec.ragged == "m":
+            if not x.shape[0]:
+                return None
             num_rows = product.shape[-2]
             group, valid = rows_of_groups(*group_bounds(operands, num_rows), num_rows)
             return jnp.where(valid[:, None], x[group], 0)
@@ -115,8 +117,8 @@ def _product(spec: GemmSpec, operands: Operands, b_name: str, config: Config) ->
     if spec.ragged == "k":
         return _ragged_contraction(spec, a, b, operands, acc, config)
     if spec.batch_invariant:
-        return _row_by_row(spec, a, b, acc)
-    return _dot(a, spec.labels("a"), b, spec.labels("b"), spec.labels("d"), acc, spec.precision)
+        return _row_by_row(spec, a, b, spec.labels(b_name), acc)
+    return _dot(a, spec.labels("a"), b, spec.labels(b_name), spec.labels("d"), acc, spec.precision)
 
 
 def _dot(
@@ -162,9 +164,11 @@ def _sum_out(
     return x.astype(acc).sum(lone), tuple(label for label in labels if label in kept)
 
 
-def _row_by_row(spec: GemmSpec, a: jax.Array, b: jax.Array, acc: np.dtype) -> jax.Array:
+def _row_by_row(
+    spec: GemmSpec, a: jax.Array, b: jax.Array, b_labels: tuple[str, ...], acc: np.dtype
+) -> jax.Array:
     """The product with one dot a row, so that no row's bits depend on how many there are."""
-    a_labels, b_labels, target = spec.labels("a"), spec.labels("b"), spec.labels("d")
+    a_labels, target = spec.labels("a"), spec.labels("d")
     rows = [label for label in a_labels if label in target and label not in b_labels]
     a = jnp.moveaxis(a, [a_labels.index(label) for label in rows], range(len(rows)))
     rest = tuple(label for label in a_labels if label not in rows)
@@ -182,9 +186,23 @@ def _row_by_row(spec: GemmSpec, a: jax.Array, b: jax.Array, acc: np.dtype) -> ja
 def group_bounds(operands: Operands, num_rows: int) -> tuple[jax.Array, jax.Array]:
     """First and one past the last row of each group, clipped to the rows there are."""
     sizes = jnp.clip(operands["group_sizes"], 0, num_rows)
-    ends = jnp.cumsum(sizes, dtype=jnp.int32)
+    ends = _saturating_cumsum(sizes, num_rows)
     first = operands.get("row_start", jnp.int32(0))
-    return jnp.clip(ends - sizes + first, 0, num_rows), jnp.clip(ends + first, 0, num_rows)
+    starts = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
+    # In this order no sum exceeds num_rows, and so none wraps.
+    room = num_rows - first
+    return jnp.minimum(starts, room) + first, jnp.minimum(ends, room) + first
+
+
+def _saturating_cumsum(sizes: jax.Array, limit: int) -> jax.Array:
+    """Running sums of sizes in [0, limit]: exact up to the limit, and at least it beyond."""
+    if sizes.shape[0] * limit < 2**31:
+        return jnp.cumsum(sizes, dtype=jnp.int32)
+    # Upper and lower 16 bits apart: neither sum wraps with up to 2^16 groups.
+    high, low = (jnp.cumsum(x, dtype=jnp.uint32) for x in (sizes >> 16, sizes & 0xFFFF))
+    high = high + (low >> 16)
+    whole = ((high << 16) | (low & 0xFFFF)).astype(jnp.int32)
+    return jnp.where(high < 2**15, whole, limit)
 
 
 def rows_of_groups(

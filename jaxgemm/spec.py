@@ -125,6 +125,16 @@ class GemmSpec:
             save_preactivation=False,
         )
 
+    def for_weight(self, weight: str) -> "GemmSpec":
+        """One of the two products of a gated spec: with b, or with b_up in its place."""
+        dropped = "b" if weight == "b_up" else "b_up"
+        batch = tuple(
+            tuple(sorted("b" if n == weight else n for n in names if n != dropped))
+            for names in self.batch
+        )
+        operands = tuple(n for n in self.operands if n != "b_up")
+        return self.replace(operands=operands, batch=batch)
+
     def without_lone_axes(self) -> tuple["GemmSpec", tuple[str, ...]]:
         """The spec without batch axes that only d has, and how this spec labels its d.
 

@@ -64,6 +64,7 @@ def preactivation_tangent(
     """ż of a·weight, in the accumulator dtype and with all dimensions of d."""
     acc = dtypes.accumulator(operands["a"].dtype, operands["b"].dtype)
     target = spec.labels("d")
+    shape = Problem.of(spec, [operands[n] for n in spec.operands]).shape("d")
     operands = {**operands, "b": operands[weight]}
     terms = []
 
@@ -71,7 +72,8 @@ def preactivation_tangent(
         return reference.align(x.astype(acc), spec.labels(name), target)
 
     def product(**changed: jax.Array) -> jax.Array:
-        return aligned_product(spec.product(acc), policy, {**operands, **changed})
+        inner = spec.for_weight(weight).product(acc)
+        return aligned_product(inner, policy, {**operands, **changed})
 
     for name, dot in (("a", dots.get("a")), ("b", dots.get(weight))):
         if dot is not None:
@@ -88,7 +90,6 @@ def preactivation_tangent(
         terms.append(align("beta", dots["beta"]) * align("c", operands["c"]))
     if "bias" in dots:
         terms.append(_bias_tangent(spec, policy, operands, dots["bias"]))
-    shape = Problem.of(spec, [operands[n] for n in spec.operands]).shape("d")
     return jnp.broadcast_to(sum(terms, jnp.zeros((), acc)), shape)
 
 
@@ -124,7 +125,9 @@ def _transpose(
     aval = named[wrt].aval
     if type(ct) is ad.Zero:
         return [ad.Zero(aval) if n == wrt else None for n in spec.operands]
-    (gradient,) = operand_gradient(spec, policy, named, wrt, ct, aval.dtype)
+    gradient = operand_gradient(spec, policy, named, wrt, ct, aval.dtype)
+    # Along an axis that is summed and that only this operand has, every entry's gradient is alike.
+    gradient = jnp.broadcast_to(gradient, aval.shape)
     return [gradient if n == wrt else None for n in spec.operands]
 
 
@@ -138,7 +141,7 @@ def operand_gradient(
     *,
     scaled: bool = False,
     plus: jax.Array | None = None,
-) -> tuple[jax.Array, ...]:
+) -> jax.Array:
     """The gradient for operand a or b: a product of the cotangent of z with the other one.
 
     Args:
@@ -150,7 +153,7 @@ def operand_gradient(
     changed = {"a": sources[roles[0]], "b": sources[roles[1]]}
     if plus is not None:
         product, changed["c"] = product.plus_c(), plus
-    return bind_named(product, policy, operands, **changed)
+    return aligned_product(product, policy, {**operands, **changed})
 
 
 ad.primitive_transposes[gemm_p] = _transpose

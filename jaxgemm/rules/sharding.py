@@ -163,9 +163,9 @@ def _finish_partial(
 ) -> tuple[jax.Array, ...]:
     """Adds the devices' partial products in the accumulator, then applies the epilogue once."""
     acc = dtypes.accumulator(operands["a"].dtype, operands["b"].dtype)
-    product = spec.product(acc)
     products = []
     for weight in ("b", "b_up") if spec.gated else ("b",):
+        product = spec.for_weight(weight).product(acc)
         part = aligned_product(product, policy, {**operands, "b": operands[weight]})
         products.append(lax.psum(part, axes))
     return reference.finish(spec, products, operands)
