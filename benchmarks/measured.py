@@ -1,0 +1,80 @@
+"""The records of one device, and the questions that tables and pictures ask of them."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Sequence
+
+from benchmarks import manifest, records
+from benchmarks.records import Record
+
+SHORT = {
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float32": "f32",
+    "float64": "f64",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+}
+
+
+def family_of(impl: str) -> str:
+    """What a reader compares: all of torch is one column, as are all forms of a jnp.dot."""
+    if impl.startswith("torch."):
+        return "torch"
+    if impl.startswith("jax."):
+        return "Pallas in JAX"
+    return {"xla.best": "best of XLA"}.get(impl, impl.split("[")[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """Records with a time, the last of each row, implementation, mode and regime.
+
+    Attributes:
+      name: the folder, such as "nvidia_h200".
+      found: they.
+    """
+
+    name: str
+    found: tuple[Record, ...]
+
+    def of_suite(self, suite: str, regime: str = "burst") -> dict[str, list[Record]]:
+        """row → its records, in the order of the manifest."""
+        order = [r.name for r in manifest.rows() if suite in r.suites.split()]
+        rows: dict[str, list[Record]] = {name: [] for name in order}
+        for record in self.found:
+            if record.regime == regime and record.row in rows:
+                rows[record.row].append(record)
+        return {name: some for name, some in rows.items() if some}
+
+    def bandwidth_gbps(self) -> float | None:
+        """The best measured bandwidth."""
+        rates = [r.gbps for r in self.found if r.suite == "ceiling" and r.gbps]
+        return max(rates, default=None)
+
+    def peak_tflops(self, dtypes: Sequence[str]) -> float | None:
+        """The rate of the fastest product of operands of one of these dtypes."""
+        rates = [r.tflops for r in self.found if r.a_dtype in dtypes and r.tflops]
+        return max(rates, default=None)
+
+
+def ours(some: Iterable[Record]) -> Record | None:
+    """The record of `jaxgemm` among those of one row."""
+    return next((r for r in some if r.impl == "jaxgemm"), None)
+
+
+def fastest(some: Iterable[Record], family: str) -> Record | None:
+    """The fastest record of a family of implementations among those of one row."""
+    members = [r for r in some if family_of(r.impl) == family]
+    return min(members, key=lambda r: r.median_us or 0.0, default=None)
+
+
+def load(folder: pathlib.Path) -> Results:
+    """All records of a folder; where a row was measured again, the last one counts."""
+    latest: dict[tuple[str, ...], Record] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for record in records.read(path):
+            key = (record.row, record.impl, record.mode, record.regime)
+            if record.status == "ok" and (key not in latest or latest[key].time <= record.time):
+                latest[key] = record
+    return Results(folder.name, tuple(latest.values()))

@@ -1,0 +1,310 @@
+"""Pictures of results: each function gives a figure, or None where nothing is measured."""
+
+import collections
+import math
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import plotting
+from benchmarks.measured import SHORT, Results
+from benchmarks.records import Record
+from jaxgemm.tuning.times import TIE
+
+# Families with a picture of their own.
+_SWEEPS = ("sweep", "grouped_sweep", "sawtooth", "waves")
+_HALF = ("bfloat16", "float16")
+
+
+def roofline(found: Results) -> Any | None:
+    """Every product of 16-bit operands between the measured bandwidth and the fastest product."""
+    rows = [
+        r
+        for r in found.found
+        if r.impl == "jaxgemm"
+        and r.regime == "burst"
+        and r.mode == "forward"
+        and r.a_dtype in _HALF
+        and r.suite not in _SWEEPS
+        and r.tflops
+        and r.gbps
+    ]
+    peak = found.peak_tflops(_HALF)
+    bandwidth = found.bandwidth_gbps()
+    if not rows or peak is None or bandwidth is None:
+        return None
+    figure, axes = plotting.pyplot().subplots(figsize=(7, 4.6), layout="constrained")
+    intensities = [1e3 * (r.tflops or 0) / (r.gbps or 1) for r in rows]
+    ridge = 1e3 * peak / bandwidth
+    low, high = min(*intensities, ridge) / 2, max(*intensities, ridge) * 2
+    axes.plot([low, ridge, high], [low * bandwidth / 1e3, peak, peak], color="black")
+    axes.annotate(
+        f"fastest product {peak:.0f} TFLOP/s",
+        (high, peak),
+        xytext=(0, 5),
+        textcoords="offset points",
+        ha="right",
+        fontsize=9,
+    )
+    # Beside the line, a third of the way up in the logarithm.
+    at = low * (ridge / low) ** 0.45
+    axes.annotate(
+        f"bandwidth {bandwidth:.0f} GB/s",
+        (at, at * bandwidth / 1e3),
+        xytext=(-8, 8),
+        textcoords="offset points",
+        ha="right",
+        fontsize=9,
+    )
+    axes.axvline(ridge, color="#999999", linewidth=0.8, linestyle=":")
+    axes.annotate(
+        f"ridge {ridge:.0f}",
+        (ridge, 0),
+        xycoords=("data", "axes fraction"),
+        xytext=(3, 4),
+        textcoords="offset points",
+        fontsize=8.5,
+        color="#555555",
+    )
+    families = sorted({r.suite for r in rows})
+    for index, family in enumerate(families):
+        points = [
+            (x, r.tflops) for x, r in zip(intensities, rows, strict=True) if r.suite == family
+        ]
+        axes.scatter(
+            *zip(*points, strict=True),
+            s=30,
+            color=plotting.COLOURS[index % len(plotting.COLOURS)],
+            marker=plotting.MARKERS[index % len(plotting.MARKERS)],
+            edgecolor="white",
+            linewidth=0.5,
+            label=family,
+            zorder=3,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(low, high)
+    axes.set_ylim(min(r.tflops or peak for r in rows) / 1.7, peak * 1.8)
+    axes.set_xlabel("arithmetic intensity, flop per byte that must be moved")
+    axes.set_ylabel("TFLOP/s")
+    plotting.legend(figure, [axes])
+    plotting.title(axes, "Roofline: jaxgemm, 16-bit operands, forward", rows)
+    return figure
+
+
+def speedup(found: Results) -> Any | None:
+    """The ratio to the baseline with its interval, sorted within each family without groups."""
+    return _speedup_figure(found, lambda r: not r.groups and r.suite not in _SWEEPS)
+
+
+def speedup_grouped(found: Results) -> Any | None:
+    """The same for grouped products, whose ratios are of another size."""
+    return _speedup_figure(found, lambda r: r.groups > 0 and r.suite not in _SWEEPS)
+
+
+def _speedup_figure(found: Results, wanted: Callable[[Record], bool]) -> Any | None:
+    families: dict[str, list[Record]] = collections.defaultdict(list)
+    for r in found.found:
+        if r.impl == "jaxgemm" and r.regime == "burst" and r.ratio and wanted(r):
+            families[r.suite].append(r)
+    if not families:
+        return None
+    columns = _columns(families)
+    inches = [sum(0.15 * len(families[f]) + 0.35 for f in column) for column in columns]
+    figure = plotting.pyplot().figure(
+        figsize=(5.4 * len(columns), 0.9 + max(inches)), layout="constrained"
+    )
+    every = [r for some in families.values() for r in some]
+    panels = []
+    for index, (column, part) in enumerate(
+        zip(columns, figure.subfigures(1, len(columns), squeeze=False)[0], strict=True)
+    ):
+        heights = [len(families[f]) + 1.5 for f in column]
+        grid = part.subplots(len(column), 1, sharex=True, squeeze=False, height_ratios=heights)
+        for axes, family in zip(grid[:, 0], column, strict=True):
+            _speedups(axes, family, sorted(families[family], key=lambda r: r.ratio or 0.0))
+        _ratio_axis(grid[-1, 0], every)
+        panels += list(grid[:, 0])
+        if index == 0:
+            plotting.title(grid[0, 0], "Speed-up over the baseline, 95 % interval", every)
+        else:
+            plotting.title(grid[0, 0], "")
+    return figure
+
+
+def _columns(families: dict[str, list[Record]]) -> list[list[str]]:
+    """One column, or two of about the same height."""
+    heights = {family: len(some) + 2 for family, some in families.items()}
+    if sum(heights.values()) < 30:
+        return [list(families)]
+    columns: list[list[str]] = [[], []]
+    for family in sorted(heights, key=heights.__getitem__, reverse=True):
+        min(columns, key=lambda c: sum(heights[f] for f in c)).append(family)
+    return [column for column in columns if column]
+
+
+def _ratio_axis(axes: Any, every: list[Record]) -> None:
+    known = [x for r in every for x in (r.ratio_low, r.ratio_high) if x]
+    low, high = min(0.8, *known) / 1.05, max(1.25, *known) * 1.05
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    choices = (0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500)
+    ticks = _thinned([t for t in choices if low <= t <= high])
+    axes.set_xticks(ticks, [f"{t:g}×" for t in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("time of baseline / time of jaxgemm; > 1 is faster")
+
+
+def _thinned(ticks: list[float]) -> list[float]:
+    """Ticks far enough apart that their labels do not meet; 1 always stays."""
+    span = math.log(max(ticks) / min(ticks)) or 1.0
+    kept: list[float] = []
+    for tick in sorted(ticks, key=lambda t: (t != 1, abs(math.log(t)))):
+        if all(abs(math.log(tick / other)) > span / 11 for other in kept):
+            kept.append(tick)
+    return sorted(kept)
+
+
+def _speedups(axes: Any, family: str, some: list[Record]) -> None:
+    positions = range(len(some))
+    axes.axvspan(1 - TIE, 1 + TIE, color="#EEEEEE")
+    axes.axvline(1, color="black", linewidth=0.8)
+    for position, r in zip(positions, some, strict=True):
+        ratio = r.ratio or 1.0
+        faster, slower = "#0072B2", "#D55E00"
+        colour = "#777777" if abs(ratio - 1) < TIE else faster if ratio > 1 else slower
+        axes.plot([r.ratio_low, r.ratio_high], [position] * 2, color=colour, linewidth=1.4)
+        axes.plot(ratio, position, "o", color=colour, markersize=4)
+    labels = [r.row + ("" if r.mode == "forward" else f" ({r.mode})") for r in some]
+    axes.set_yticks(positions, labels, fontsize=7.5)
+    axes.set_ylim(-0.7, len(some) - 0.3)
+    axes.grid(axis="y", visible=False)
+    axes.set_ylabel(family, fontsize=9)
+
+
+def _fixed(record: Record) -> tuple[Any, ...]:
+    """What stays the same along a sweep over m."""
+    layout = (record.layout, record.a_dtype, record.out_dtype, record.epilogue)
+    return record.n, record.k, record.batch, record.groups, *layout
+
+
+def _sweeps(found: Results, least: int) -> list[list[Record]]:
+    """Records that differ only in m, for those sizes of n and k that have enough of them."""
+    sweeps: dict[tuple[Any, ...], list[Record]] = collections.defaultdict(list)
+    for r in found.found:
+        if r.mode == "forward" and r.regime == "burst" and r.suite in ("sweep", "decode", "dense"):
+            sweeps[_fixed(r)].append(r)
+    return [some for some in sweeps.values() if len({r.m for r in some}) >= least]
+
+
+def rate_over_m(found: Results) -> Any | None:
+    """TFLOP/s against m at fixed n and k."""
+    return _over_m(
+        [[r for r in some if r.m >= 256] for some in _sweeps(found, 4)],
+        lambda r: r.tflops,
+        "TFLOP/s",
+    )
+
+
+def decode(found: Results) -> Any | None:
+    """GB/s against m where m is small, with the measured bandwidth."""
+    bandwidth = found.bandwidth_gbps()
+    figure = _over_m(
+        [[r for r in some if r.m <= 128] for some in _sweeps(found, 4)],
+        lambda r: r.gbps,
+        "GB/s of bytes that must be moved",
+    )
+    for axes in () if figure is None else [x for x in figure.axes if x.lines]:
+        plotting.powers_of_two(axes, sorted({round(x) for x in axes.lines[0].get_xdata()}), "m")
+        if bandwidth is None:
+            continue
+        axes.set_ylim(0, 1.1 * max(bandwidth, axes.get_ylim()[1] / 1.05))
+        axes.axhline(bandwidth, color="black", linewidth=0.8)
+        axes.annotate(
+            f"measured bandwidth {bandwidth:.0f} GB/s",
+            (0.02, bandwidth),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 4),
+            textcoords="offset points",
+            fontsize=8.5,
+        )
+    return figure
+
+
+def _over_m(
+    sweeps: list[list[Record]], y: Callable[[Record], float | None], label: str
+) -> Any | None:
+    """A panel for each of the longest sweeps."""
+    lengths = {id(some): len({r.m for r in some}) for some in sweeps}
+    sweeps = [some for some in sweeps if lengths[id(some)] >= 4]
+    sweeps = sorted(sweeps, key=lambda some: -lengths[id(some)])[:4]
+    if not sweeps:
+        return None
+    figure, panels = plotting.panels(len(sweeps))
+    for axes, some in zip(panels, sweeps, strict=True):
+        plotting.lines(axes, plotting.series(some, lambda r: r.m, y))
+        axes.set_xlabel("m")
+        axes.set_ylabel(label)
+        kind = SHORT.get(some[0].a_dtype, some[0].a_dtype)
+        what = f"n = {some[0].n}, k = {some[0].k}, {kind} {some[0].layout}"
+        what += "" if some[0].epilogue == "none" else f" {some[0].epilogue}"
+        plotting.title(axes, what, some if axes is panels[0] else ())
+    plotting.legend(figure, panels)
+    return figure
+
+
+def sawtooth(found: Results) -> Any | None:
+    """What alignment of k and partly filled waves cost."""
+    suites = {
+        "sawtooth": ("Alignment of k, 4096 × 4096 × k", "k", lambda r: r.k),
+        "waves": ("Partly filled waves, s × s × 4096", "s", lambda r: r.m),
+    }
+    present = {
+        name: [r for some in rows.values() for r in some]
+        for name in suites
+        if (rows := found.of_suite(name))
+    }
+    if not present:
+        return None
+    figure, panels = plotting.panels(len(present))
+    for axes, (name, some) in zip(panels, present.items(), strict=True):
+        what, label, x = suites[name]
+        plotting.lines(axes, plotting.series(some, x, lambda r: r.tflops))
+        axes.set_xticks(sorted({x(r) for r in some}))
+        axes.set_xlabel(label)
+        axes.set_ylabel("TFLOP/s")
+        plotting.title(axes, what, some if axes is panels[0] else ())
+    plotting.legend(figure, panels)
+    return figure
+
+
+def grouped(found: Results) -> Any | None:
+    """TFLOP/s of grouped products against the number of groups, for each distribution of rows."""
+    sweeps: dict[tuple[Any, ...], list[Record]] = collections.defaultdict(list)
+    for r in found.found:
+        if r.suite == "grouped_sweep" and r.regime == "burst" and r.mode == "forward":
+            sweeps[(r.m, r.n, r.k, r.row.rpartition("_")[2])].append(r)
+    kept = {key: some for key, some in sweeps.items() if len({r.groups for r in some}) >= 2}
+    if not kept:
+        return None
+    figure, panels = plotting.panels(len(kept))
+    top = max(r.tflops or 0.0 for some in kept.values() for r in some)
+    for axes, ((m, n, k, distribution), some) in zip(panels, kept.items(), strict=True):
+        plotting.lines(axes, plotting.series(some, lambda r: r.groups, lambda r: r.tflops))
+        axes.set_ylim(0, 1.08 * top)
+        plotting.powers_of_two(axes, sorted({r.groups for r in some}), "groups")
+        axes.set_ylabel("TFLOP/s of useful rows")
+        what = f"{m} × {n} × {k}, {distribution}"
+        plotting.title(axes, what, some if axes is panels[0] else ())
+    plotting.legend(figure, panels)
+    return figure
+
+
+PICTURES: dict[str, Callable[[Results], Any | None]] = {
+    "roofline": roofline,
+    "speedup": speedup,
+    "speedup_grouped": speedup_grouped,
+    "rate_over_m": rate_over_m,
+    "sawtooth": sawtooth,
+    "grouped": grouped,
+    "decode": decode,
+}

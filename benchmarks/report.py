@@ -1,0 +1,90 @@
+"""Writes tables between the markers of README.md and docs/, and pictures into docs/pictures/.
+
+    python -m benchmarks.report            everything, from benchmarks/results/
+    python -m benchmarks.report --check    exits with 1 if a table would change; writes nothing
+
+A marker is `<!-- table:SUITE-DEVICE -->` … `<!-- end -->`; "dense-h200" is the suite "readme" of
+the folder nvidia_h200. Markers for which nothing is measured stay as they are.
+"""
+
+import importlib.util
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from benchmarks import measured, pictures, tables
+from benchmarks.measured import Results
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_RESULTS = flags.DEFINE_string("results", None, "folder of results; default: that of the checkout")
+_TARGET = flags.DEFINE_string("target", None, "folder with README.md and docs/; default: checkout")
+_CHECK = flags.DEFINE_bool("check", False, "write nothing; exit with 1 if a table would change")
+_PICTURES = flags.DEFINE_bool("pictures", True, "draw pictures, too")
+
+
+def load(folder: pathlib.Path) -> list[Results]:
+    """The results of every device."""
+    found = [measured.load(path) for path in sorted(folder.iterdir()) if path.is_dir()]
+    return [device for device in found if device.found]
+
+
+def write_tables(target: pathlib.Path, devices: Sequence[Results], *, check: bool) -> list[str]:
+    """Fills the markers of every document; returns the names of those that differed."""
+    changed = []
+    for path in (target / "README.md", *sorted((target / "docs").glob("*.md"))):
+        if not path.exists():
+            continue
+        text = path.read_text()
+        filled = tables.fill(text, lambda name: tables.of_marker(name, devices))
+        if filled != text:
+            changed.append(path.name)
+            if not check:
+                path.write_text(filled)
+    return changed
+
+
+def draw(target: pathlib.Path, devices: Sequence[Results]) -> list[str]:
+    """Draws what there is data for; returns the names of the files."""
+    folder = target / "docs" / "pictures"
+    written = []
+    for device in devices:
+        for name, picture in pictures.PICTURES.items():
+            figure = picture(device)
+            if figure is None:
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+                path = folder / f"{device.name}_{name}.{suffix}"
+                figure.savefig(path, metadata=metadata)
+                written.append(path.name)
+    return written
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes, or checks, everything."""
+    if len(argv) > 1:
+        raise app.UsageError(f"{argv[1:]} should be flags")
+    source = pathlib.Path(_RESULTS.value or _ROOT / "benchmarks" / "results")
+    target = pathlib.Path(_TARGET.value or _ROOT)
+    if not source.is_dir():
+        raise app.UsageError(f"--results: {source.name} should be a folder of folders of results")
+    devices = load(source)
+    changed = write_tables(target, devices, check=_CHECK.value)
+    print("tables changed:", ", ".join(changed) or "none")
+    if _CHECK.value:
+        sys.exit(1 if changed else 0)
+    if _PICTURES.value and importlib.util.find_spec("matplotlib") is None:
+        print("no pictures: matplotlib is not installed", file=sys.stderr)
+    elif _PICTURES.value:
+        print("pictures:", ", ".join(draw(target, devices)) or "none")
+
+
+def main_cli() -> None:
+    """The console script."""
+    app.run(main)
+
+
+if __name__ == "__main__":
+    main_cli()

@@ -1,0 +1,137 @@
+"""Tables in Markdown, written between markers of a document and nowhere else."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from benchmarks import measured
+from benchmarks.measured import SHORT, Results
+from benchmarks.records import Record
+from jaxgemm.tuning.times import TIE
+
+_BLOCK = re.compile(r"(<!-- table:(?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
+_OTHERS = ("jnp.dot", "lax.ragged_dot", "best of XLA", "Pallas in JAX", "torch")
+# A marker names a suite and a device; this one is what the README shows.
+_SUITES = {"dense": "readme"}
+
+
+def fill(text: str, table: Callable[[str], str | None]) -> str:
+    """The text with what `table` gives for the name of each marker; None leaves it as it is."""
+
+    def replaced(match: re.Match[str]) -> str:
+        body = table(match["name"])
+        return match[0] if body is None else f"{match[1]}\n{body}\n\n{match[4]}"
+
+    return _BLOCK.sub(replaced, text)
+
+
+def of_marker(name: str, devices: Sequence[Results]) -> str | None:
+    """The table that a marker such as "dense-h200" asks for; None if nothing is measured.
+
+    Raises:
+      ValueError: no manifest row belongs to such a suite.
+    """
+    suite, _, device = name.rpartition("-")
+    suite = _SUITES.get(suite, suite)
+    found = next((d for d in devices if d.name.split("_")[-1] == device), None)
+    if found is None or not (rows := found.of_suite(suite)):
+        return None
+    rows = {name: some for name, some in rows.items() if measured.ours(some)}
+    return f"{_table(rows, found.of_suite(suite, 'sustained'))}\n\n{_footnote(rows)}"
+
+
+def _table(rows: dict[str, list[Record]], sustained: dict[str, list[Record]]) -> str:
+    every = [record for some in rows.values() for record in some]
+    others = [name for name in _OTHERS if any(measured.family_of(r.impl) == name for r in every)]
+    head = ["m×n×k", "", "jaxgemm μs", "TFLOP/s", *(f"{name} μs" for name in others)]
+    head += ["faster than the baseline", "95 %"]
+    head += ["sustained TFLOP/s", "sustained"] if sustained else []
+    lines = [head, ["---", "---", *["--:"] * (len(head) - 2)]]
+    for name, some in rows.items():
+        record = measured.ours(some)
+        assert record is not None
+        cells = [record.size, _what(record), _us(record), f"{record.tflops:.0f}"]
+        cells += [_us(measured.fastest(some, other)) for other in others]
+        cells += [_ratio(record), _interval(record)]
+        if sustained:
+            later = measured.ours(sustained.get(name, ()))
+            cells += [f"{later.tflops:.0f}", _ratio(later)] if later else ["", ""]
+        lines.append(cells)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _what(record: Record) -> str:
+    kinds = SHORT.get(record.a_dtype, record.a_dtype)
+    if record.out_dtype != record.a_dtype:
+        kinds += f"→{SHORT.get(record.out_dtype, record.out_dtype)}"
+    parts = [record.layout, kinds]
+    parts += [] if record.epilogue == "none" else [record.epilogue.replace("+", " + ")]
+    modes = {"vjp": "gradients", "forward_and_vjp": "with gradients"}
+    return ", ".join([*parts, *([modes[record.mode]] if record.mode in modes else [])])
+
+
+def _us(record: Record | None) -> str:
+    if record is None or record.median_us is None:
+        return ""
+    return f"{record.median_us:.1f}" if record.median_us < 1000 else f"{record.median_us:.0f}"
+
+
+def _ratio(record: Record) -> str:
+    if record.ratio is None:
+        return ""
+    tie = " (tie)" if abs(record.ratio - 1) < TIE else ""
+    return f"{record.ratio:.2f}×{tie}"
+
+
+def _interval(record: Record) -> str:
+    if record.ratio_low is None or record.ratio_high is None:
+        return ""
+    return f"{record.ratio_low:.2f} to {record.ratio_high:.2f}"
+
+
+def _span(values: Sequence[float | None], unit: str) -> str:
+    known = [x for x in values if x is not None]
+    if not known:
+        return ""
+    low, high = round(min(known)), round(max(known))
+    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+
+
+def _each(values: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(x for x in values if x))
+
+
+def _footnote(rows: dict[str, list[Record]]) -> str:
+    """Where, with what and how: everything that the numbers depend on, from the records."""
+    every = [record for some in rows.values() for record in some]
+    clocks = {r.clock for r in every}
+    how = (
+        "sums of the times of all kernels of a call (CUPTI)"
+        if clocks == {"cupti"}
+        else "wall clock of a call, dispatch included"
+    )
+    versions = _each(
+        [f"{k} {v}" for r in every for k, v in r.versions.items() if k in ("jax", "torch")]
+    )
+    state = ", ".join(
+        x
+        for x in (
+            _span([r.sm_mhz for r in every], "MHz"),
+            _span([r.power_w for r in every], "W"),
+            _each([reason for r in every for reason in r.throttle]),
+        )
+        if x
+    )
+    place = _each([r.device for r in every])
+    driver = _each([r.driver or "" for r in every])
+    sentences = [
+        f"Median of {_span([r.samples for r in every], 'calls')}, {how}; operands are random"
+        " (normal) and rotate through more than twice the last-level cache; launches alternate"
+        " with those of the baseline.",
+        f"The baseline is {_each([r.baseline or '' for r in every])} under jit; μs of several"
+        " forms are those of the fastest; a difference under 2 % is a tie.",
+        f"{place}{f', driver {driver}' if driver else ''}{f'; {state}' if state else ''}.",
+        f"{versions}; commit {_each([r.commit for r in every])};"
+        f" {_each([r.time[:10] for r in every])}.",
+    ]
+    commands = "\n".join(f"`{c}`" for c in dict.fromkeys(r.command for r in every))
+    return " ".join(sentences) + f" Made by\n{commands}\nand `python -m benchmarks.report`."
