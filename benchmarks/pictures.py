@@ -109,25 +109,21 @@ def _speedup_figure(found: Results, wanted: Callable[[Record], bool]) -> Any | N
     if not families:
         return None
     columns = _columns(families)
-    inches = [sum(0.15 * len(families[f]) + 0.35 for f in column) for column in columns]
+    inches = [sum(0.15 * len(families[f]) + 0.45 for f in column) for column in columns]
     figure = plotting.pyplot().figure(
         figsize=(5.4 * len(columns), 0.9 + max(inches)), layout="constrained"
     )
     every = [r for some in families.values() for r in some]
-    panels = []
-    for index, (column, part) in enumerate(
-        zip(columns, figure.subfigures(1, len(columns), squeeze=False)[0], strict=True)
-    ):
+    parts = figure.subfigures(1, len(columns), squeeze=False)[0]
+    for column, part in zip(columns, parts, strict=True):
         heights = [len(families[f]) + 1.5 for f in column]
         grid = part.subplots(len(column), 1, sharex=True, squeeze=False, height_ratios=heights)
         for axes, family in zip(grid[:, 0], column, strict=True):
             _speedups(axes, family, sorted(families[family], key=lambda r: r.ratio or 0.0))
         _ratio_axis(grid[-1, 0], every)
-        panels += list(grid[:, 0])
-        if index == 0:
-            plotting.title(grid[0, 0], "Speed-up over the baseline, 95 % interval", every)
-        else:
-            plotting.title(grid[0, 0], "")
+    device = ", ".join(dict.fromkeys(r.device for r in every))
+    figure.suptitle("Speed-up over the baseline, 95 % interval", fontweight="bold", fontsize=11)
+    figure.supxlabel(device, fontsize=8.5, color="#555555")
     return figure
 
 
@@ -151,7 +147,7 @@ def _ratio_axis(axes: Any, every: list[Record]) -> None:
     ticks = _thinned([t for t in choices if low <= t <= high])
     axes.set_xticks(ticks, [f"{t:g}×" for t in ticks])
     axes.minorticks_off()
-    axes.set_xlabel("time of baseline / time of jaxgemm; > 1 is faster")
+    axes.set_xlabel("time of the baseline / time of jaxgemm")
 
 
 def _thinned(ticks: list[float]) -> list[float]:
@@ -178,7 +174,7 @@ def _speedups(axes: Any, family: str, some: list[Record]) -> None:
     axes.set_yticks(positions, labels, fontsize=7.5)
     axes.set_ylim(-0.7, len(some) - 0.3)
     axes.grid(axis="y", visible=False)
-    axes.set_ylabel(family, fontsize=9)
+    axes.set_title(family.replace("_", ", "), loc="left", fontsize=9)
 
 
 def _fixed(record: Record) -> tuple[Any, ...]:
