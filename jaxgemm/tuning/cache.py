@@ -173,7 +173,8 @@ def from_json(kind: Any, data: Any) -> Any:
     origin, of = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and isinstance(data, list):
         kinds = (of[0],) * len(data) if of[-1] is ... else of
-        return tuple(from_json(k, x) for k, x in zip(kinds, data, strict=True))
+        if len(kinds) == len(data):
+            return tuple(map(from_json, kinds, data))
     if origin is typing.Literal and data in of:
         return data
     if origin in (types.UnionType, typing.Union):

@@ -1,0 +1,262 @@
+"""Which of a user's table, a shipped one, a similar problem and the cost model decides."""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxgemm
+from jaxgemm import device, dispatch, reference, registry
+from jaxgemm.policy import Policy
+from jaxgemm.problem import Problem
+from jaxgemm.tuning import cache, search
+from tests import tuning_fakes as fakes
+from tests.kernel_cases import LARGE_CASES
+from tests.tuning_fakes import (
+    TALL,
+    WIDE,
+    Config,
+    entry_of,
+    fake_kernel,
+    only_kernels,
+    product,
+    tables_of,
+)
+
+H200, CPU = device.named("nvidia_h200"), device.CPU
+ROOT = Path(__file__).parent.parent
+# As a user has it: a kernel that is wrong or missing never stops a search or a plan.
+AUTO = Policy()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path) -> Iterator[Path]:
+    """The folder of the user's tables, of which there are none."""
+    with fakes.user_home(tmp_path) as folder:
+        yield folder
+
+
+def test_user_then_shipped_then_nearest_then_model() -> None:
+    problem, near = product(4096, 4096, 4096), product(4096, 4096, 3072)
+    configs = (Config((128, 256, 64)), Config((256, 128, 64)), Config((128, 128, 64)))
+    with only_kernels(fake_kernel(configs=configs)):
+        by_model = dispatch.plan(problem, H200, AUTO, tables_of())
+        assert (by_model.chosen_by, by_model.choices[0].config) == ("cost model", configs[0])
+        entries = [entry_of(near, configs[1])]
+        nearest = dispatch.plan(problem, H200, AUTO, tables_of(tuple(entries)))
+        assert (nearest.chosen_by, nearest.choices[0].config) == (dispatch.NEAREST, configs[1])
+        assert nearest.choices[0].neighbour == near
+        assert nearest.choices[0].measured_us is None
+        shipped = (entry_of(problem, configs[2], 30.0),)
+        plan = dispatch.plan(problem, H200, AUTO, tables_of(tuple(entries), shipped))
+        assert (plan.chosen_by, plan.choices[0].config) == ("shipped table", configs[2])
+        assert plan.choices[0].measured_us == plan.choices[0].time_us == 30.0
+        entries.append(entry_of(problem, configs[1], 40.0))
+        plan = dispatch.plan(problem, H200, AUTO, tables_of(tuple(entries), shipped))
+        assert (plan.chosen_by, plan.choices[0].config) == ("tuned cache", configs[1])
+
+
+def test_a_plan_depends_on_tables_as_values() -> None:
+    problem = product()
+    with only_kernels(fake_kernel()):
+        one = dispatch.plan(problem, H200, AUTO, tables_of((entry_of(problem, WIDE),)))
+        same = dispatch.plan(problem, H200, AUTO, tables_of((entry_of(problem, WIDE),)))
+        other = dispatch.plan(problem, H200, AUTO, tables_of((entry_of(problem, TALL),)))
+    assert one is same
+    assert (one.choices[0].config, other.choices[0].config) == (WIDE, TALL)
+
+
+def test_the_fastest_measured_kernel_answers_and_measured_ones_before_others() -> None:
+    problem = product()
+    fakes = [fake_kernel(f"fake.{name}") for name in ("one", "two", "three")]
+    entries = (entry_of(problem, time_us=20.0), entry_of(problem, time_us=10.0, kernel="fake.two"))
+    with only_kernels(*fakes):
+        plan = dispatch.plan(problem, H200, AUTO, tables_of(entries))
+    names = [choice.kernel.name for choice in plan.choices]
+    assert names == ["fake.two", "fake.one", "fake.three", "xla.reference"]
+    assert [c.source for c in plan.choices[:3]] == ["tuned cache", "tuned cache", "cost model"]
+
+
+def test_measured_or_not_the_reference_answers_last_and_a_named_kernel_alone() -> None:
+    problem = product()
+    entries = (
+        entry_of(problem, reference.Config(False), 1.0, kernel="xla.reference"),
+        entry_of(problem, WIDE),
+    )
+    with only_kernels(fake_kernel(), fake_kernel("fake.two")):
+        plan = dispatch.plan(problem, H200, AUTO, tables_of(entries))
+        assert plan.kernel.name == "fake.one"
+        assert plan.choices[-1].measured_us == 1.0
+        forced = dispatch.plan(problem, H200, Policy(backend="fake.two"), tables_of(entries))
+        assert [c.kernel.name for c in forced.choices] == ["fake.two"]
+        assert forced.chosen_by == "only kernel"
+        forced = dispatch.plan(problem, H200, Policy(backend="fake.one"), tables_of(entries))
+        assert (forced.chosen_by, forced.choices[0].config) == ("tuned cache", WIDE)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kernel_version": 2},
+        {"kernel": "fake.gone"},
+        {"config": cache.config_text(Config((32, 32, 32)))},
+        {"config": cache.config_text(dataclasses.replace(WIDE, stages=9))},
+        {"config": "{}"},
+    ],
+)
+def test_a_stale_entry_is_ignored(changed: dict[str, Any]) -> None:
+    problem = product()
+    entry = dataclasses.replace(entry_of(problem, WIDE), **changed)
+    near = dataclasses.replace(entry_of(product(k=128), WIDE), **changed)
+    with only_kernels(fake_kernel()):
+        for table in (tables_of((entry,)), tables_of((), (entry,)), tables_of((near,))):
+            assert dispatch.plan(problem, H200, AUTO, table).chosen_by == "cost model"
+
+
+def test_an_entry_of_a_kernel_that_declines_is_ignored() -> None:
+    problem = product()
+    with only_kernels(fake_kernel(reason="not today"), fake_kernel("fake.two")):
+        plan = dispatch.plan(problem, H200, AUTO, tables_of((entry_of(problem),)))
+    assert plan.kernel.name == "fake.two"
+
+
+def test_the_nearest_problem_is_the_one_whose_sizes_differ_least() -> None:
+    one = product(1024, 1024, 1024)
+    assert cache.distance(one, one) == 0
+    assert cache.distance(one, product(2048, 512, 1024)) == 2
+    assert cache.distance(one, product(1024, 1024, 1025)) < 0.01
+    assert cache.distance(one, dataclasses.replace(one, sizes=(("k", 0), ("m", 1), ("n", 1)))) > 9
+    others = [
+        product(1024, 1024, 1024, layout="NT"),
+        product(1024, 1024, 1024, extras=("bias",)),
+        product(1024, 1024, 1024, dtype="float16"),
+        product(1024, 1024, 1024, batch=((2, "a b d"),)),
+    ]
+    assert [cache.distance(one, other) for other in others] == [math.inf] * 4
+    sizes = (700, 900, 1100, 1500, 3000)
+    far = tables_of(
+        (entry_of(product(1024, 1024, 700)),),
+        tuple(entry_of(product(1024, 1024, k)) for k in sizes),
+    )
+    found = [entry.problem.k for entry in far.nearest(one, fake_kernel(), 1.0)]
+    assert found == [1100, 900, 700, 700, 1500]
+
+
+def test_a_transfer_takes_the_legal_config_that_differs_least() -> None:
+    problem, near = product(4096, 4096, 4096), product(4096, 4096, 4000)
+    stored = Config((128, 256, 64), stages=4, smem_bytes=200)
+    legal = (
+        Config((128, 128, 64), stages=4, smem_bytes=200),
+        Config((128, 256, 64), stages=3, smem_bytes=100, note="x"),
+        Config((128, 256, 64), stages=3, smem_bytes=200),
+        Config((128, 256, 64), stages=4, smem_bytes=200, cluster_size=2),
+    )
+
+    def configs(asked: Problem, chip: Any) -> tuple[Config, ...]:
+        return (stored,) if asked == near else legal
+
+    kernel = dataclasses.replace(fake_kernel(), configs=configs)
+    with only_kernels(kernel):
+        plan = dispatch.plan(problem, H200, AUTO, tables_of((entry_of(near, stored),)))
+        assert (plan.chosen_by, plan.choices[0].config) == (dispatch.NEAREST, legal[2])
+    # What is not the same tile and cluster is another choice: nothing stands for it.
+    with only_kernels(
+        dataclasses.replace(kernel, configs=lambda p, d: (stored,) if p == near else legal[:1])
+    ):
+        assert (
+            dispatch.plan(problem, H200, AUTO, tables_of((entry_of(near, stored),))).chosen_by
+            == "cost model"
+        )
+
+
+def test_a_transfer_does_not_cross_a_number_of_waves_or_too_great_a_distance() -> None:
+    large = Config((128, 256, 64))
+    small = Config((128, 128, 64))
+    # One wave of large tiles; half as many leave half of the device idle.
+    measured = entry_of(product(2048, 2048, 2048), large)
+    with only_kernels(fake_kernel(configs=(large, small))):
+        for m, source in ((2048, dispatch.NEAREST), (1024, "cost model")):
+            problem = product(m, 2048, 2040)
+            plan = dispatch.plan(problem, H200, AUTO, tables_of((measured,)))
+            assert plan.chosen_by == source
+        assert dispatch.plan(
+            product(8192, 8192, 8192), H200, AUTO, tables_of((measured,))
+        ).chosen_by == ("cost model")
+
+
+def test_plans_use_the_users_table_once_it_is_read_again(home: Path) -> None:
+    problem = product()
+    with only_kernels(fake_kernel()):
+        before = dispatch.plan(problem, H200, AUTO)
+        path = cache.save([entry_of(problem, WIDE)], "nvidia_h200")
+        assert dispatch.plan(problem, H200, AUTO) is before, "a plan is not changed by a file"
+        dispatch.forget()
+        assert dispatch.plan(problem, H200, AUTO).chosen_by == "tuned cache"
+        assert dispatch.plan(problem, device.named("nvidia_b200"), AUTO).chosen_by == "cost model"
+        path.unlink()
+        assert dispatch.plan(problem, H200, AUTO).chosen_by == "tuned cache"
+
+
+def test_explain_says_who_chose(home: Path) -> None:
+    x, y = (jax.ShapeDtypeStruct((256, n), "bfloat16") for n in (256, 320))
+    (problem,) = search.problems_of(jaxgemm.gemm, x, x)
+    cache.save(
+        [entry_of(problem, WIDE, 12.5), entry_of(problem, time_us=25.0, kernel="fake.two")],
+        H200.name,
+    )
+    with only_kernels(
+        fake_kernel(configs=(WIDE,)), fake_kernel("fake.two"), fake_kernel("fake.three")
+    ):
+        shown = str(jaxgemm.explain(jaxgemm.gemm, x, x, device="h200"))
+        near = str(jaxgemm.explain(jaxgemm.gemm, x, y, device="h200"))
+    assert "kernel   fake.one (chosen by tuned cache)\n  measured 12.5 us\n" in shown
+    assert "fake.two: accepts it; measured at 25.0 us" in shown
+    assert "fake.three: accepts it; estimated at" in shown
+    assert "(chosen by nearest tuned problem)\n  nearest  m=256 n=256 k=256 NN" in near
+
+
+def test_lowering_runs_the_config_of_the_users_table(home: Path) -> None:
+    ran = []
+    kernel = fake_kernel()
+    spy = dataclasses.replace(kernel, run=lambda p, c, xs: (ran.append(c), kernel.run(p, c, xs))[1])
+    x = np.ones((256, 256), np.float32)
+    (problem,) = search.problems_of(jaxgemm.gemm, x, x)
+    cache.save([entry_of(problem, WIDE)], H200.name)
+    with only_kernels(spy), jaxgemm.use(device="nvidia_h200"):
+        traced = jax.jit(lambda x: jaxgemm.gemm(x, x)).trace(x)
+        traced.lower(lowering_platforms=("cuda",))
+    assert ran == [WIDE]
+
+
+def _shipped() -> list[Path]:
+    return sorted((ROOT / "jaxgemm" / "tuning" / "tables").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", _shipped(), ids=lambda path: path.stem)
+def test_shipped_tables_name_configs_that_kernels_list(path: Path) -> None:
+    chip = device.named(path.stem)
+    with warnings.catch_warnings(action="error"):
+        table = cache.load(path, chip.name)
+    assert table.entries
+    kernels = {kernel.name: kernel for kernel in registry.kernels()}
+    for entry in table.entries:
+        kernel = kernels[entry.kernel]
+        assert cache.key_of(entry.problem) == entry.problem
+        assert {"clock", "jax", "time"} <= dict(entry.measured).keys()
+        if not entry.is_of(kernel):
+            continue
+        assert kernel.why_not(entry.problem, chip) is None
+        texts = map(cache.config_text, kernel.configs(entry.problem, chip))
+        assert entry.config in texts, f"{kernel.name} lists other configs: raise its version"
+
+
+def test_the_shipped_table_decides_for_its_problems() -> None:
+    plan = dispatch.plan(LARGE_CASES["4096"].problem(), H200, AUTO)
+    assert plan.chosen_by == "shipped table"
+    assert plan.choices[0].config.cta_tile == (128, 256, 64)
