@@ -1,1 +1,1 @@
-"""Choosing among kernels and configs: the cost model."""
+"""Choosing among kernels and configs: cost model, measured tables, the search that fills them."""

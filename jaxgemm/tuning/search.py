@@ -54,7 +54,7 @@ def tune(
     calls, traced after this, use what was found; functions that are compiled already do not.
 
     Args:
-      function: anything JAX can trace, as in `explain`; or one canonical `Problem`.
+      function: anything JAX can trace, as in `explain`; or one `Problem`.
       *args: its arguments: arrays or `jax.ShapeDtypeStruct`s.
       backend: which kernels to try, as the argument of `gemm`.
       regime: "burst": with clocks as after a rest; "sustained": as under lasting load.
@@ -78,7 +78,7 @@ def tune(
     """
     kernels = registry.selected(backend)
     if isinstance(function, Problem):
-        problems: list[Problem] = [function]
+        problems = [canonical.canonical(function)]
     else:
         problems = problems_of(function, *args, **kwargs)
     target, path = devices.current(), None
@@ -180,7 +180,7 @@ def tune_problem(
         call, fault = _checked(problem, candidate, sets[0])
         checked.append(dataclasses.replace(candidate, fault=fault))
         if call is not None:
-            calls[str(index)] = call
+            calls[_label(index, candidate)] = call
     *tried, baseline = _timed(checked, calls, sets, regime)
     return Tuned(problem, _ordered(tried), len(listed) - len(kept), baseline)
 
@@ -268,15 +268,20 @@ def _timed(
     sets: Sequence[Operands],
     regime: timing.Regime,
 ) -> list[Candidate]:
-    """The candidates, with the times of those that have a call under their index."""
+    """The candidates, with the times of those that have a call under their label."""
     try:
         measured = timing.measure(calls, sets, regime=regime) if calls else {}
     except Exception as failure:  # whatever broke, the problems after this one can be tuned
         return [c if c.fault else dataclasses.replace(c, fault=_said(failure)) for c in candidates]
     return [
-        dataclasses.replace(candidate, times=measured.get(str(index)))
+        dataclasses.replace(candidate, times=measured.get(_label(index, candidate)))
         for index, candidate in enumerate(candidates)
     ]
+
+
+def _label(index: int, candidate: Candidate) -> str:
+    """Two configs may have the same short name."""
+    return f"{index} {candidate.name}"
 
 
 def _said(failure: Exception) -> str:
