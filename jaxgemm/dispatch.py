@@ -117,7 +117,10 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
     reference = registry.kernels()[-1]
     only_reference = all(choice.kernel is reference for choice in choices)
     strict = policy.strict and policy.backend == "auto" and device.platform == "cuda"
-    if not choices or (strict and only_reference):
+    if strict and only_reference:
+        declined[reference.name] = "accepts it, but the policy is strict: only kernels may answer"
+        choices = []
+    if not choices:
         raise UnsupportedProblem(f"{problem} on {device.name}", declined)
     # Preference: whatever it takes, the reference answers only where nothing else does.
     choices.sort(key=lambda c: (c.kernel is reference, SOURCES.index(c.source), c.time_us))

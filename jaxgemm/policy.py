@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from jaxgemm.device import named
+
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
@@ -49,11 +51,19 @@ def use(
     Yields:
       The policy in force.
 
+    Raises:
+      ValueError: the device is unknown.
+      TypeError: strict is not a bool.
+
     Example:
       >>> import jaxgemm
       >>> with jaxgemm.use(backend="xla"):
       ...     y = jaxgemm.gemm(jnp.ones((2, 3)), jnp.ones((3, 4)))
     """
+    if device is not None:
+        named(device)
+    if strict is not None and not isinstance(strict, bool):
+        raise TypeError(f"strict: {strict!r} is a {type(strict).__name__}; it should be a bool")
     changes: dict[str, Any] = {"backend": backend, "strict": strict, "device": device}
     changes = {name: value for name, value in changes.items() if value is not None}
     policy = dataclasses.replace(current(), **changes)

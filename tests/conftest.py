@@ -15,6 +15,10 @@ if not _ON_GPU:
 if _NUM_DEVICES not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_NUM_DEVICES}=8".strip()
 
+# The threads of XLA's CPU client. Interpreted kernels block some of them while CTAs of a cluster
+# wait for one another; with as few as two there would be none left to go on.
+os.environ.setdefault("NPROC", "16")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Makes property tests try the same examples every time."""

@@ -226,7 +226,7 @@ def check(result: Any, answer: Answer, out_dtype: Any = None) -> float:
     infinite = np.isinf(got) | np.isinf(want)
     np.testing.assert_array_equal(got[infinite], want[infinite], "positions of infinities")
     finite = np.isfinite(want)
-    error = np.abs(got - want)[finite]
+    error = np.abs(got[finite] - want[finite])
     bound = answer.bound(dtype)[finite]
     ratio = float((error / np.where(bound > 0, bound, 1)).max(initial=0))
     assert (error <= bound).all(), f"error is {ratio:.3g} times its bound"

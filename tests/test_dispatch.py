@@ -36,6 +36,7 @@ from tests import oracle
 H200, CPU = device.named("nvidia_h200"), device.CPU
 AUTO = Policy()
 REFERENCE = reference.KERNEL
+REFUSED = "accepts it, but the policy is strict: only kernels may answer"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +178,7 @@ def test_only_the_reference_is_left_where_all_decline() -> None:
         assert plan.chosen_by == "only kernel"
         with pytest.raises(jaxgemm.UnsupportedProblem) as raised:
             dispatch.plan(_problem(8, 8, 8), H200, Policy(strict=True))
-        assert raised.value.reasons == {"one": "no", "two": "never"}
+        assert raised.value.reasons == {"one": "no", "two": "never", REFERENCE.name: REFUSED}
         # On a CPU the reference is what should run.
         assert dispatch.plan(_problem(8, 8, 8), CPU, Policy(strict=True)).kernel is REFERENCE
         # Whoever asks for the reference gets it.
@@ -470,10 +471,11 @@ def test_strict_refuses_the_reference_and_not_strict_takes_it_silently() -> None
             assert "stablehlo.dot_general" in _lower(_square, X)
         with pytest.raises(jaxgemm.UnsupportedProblem) as raised:
             _lower(_square, X)
-    assert raised.value.reasons == {"fake": "k is odd"}
+    assert raised.value.reasons == {"fake": "k is odd", REFERENCE.name: REFUSED}
     assert str(raised.value) == (
         "no allowed kernel can run m=8 n=8 k=16 NT float32·float32→float32 on nvidia_h200:\n"
-        "  fake: k is odd"
+        "  fake: k is odd\n"
+        f"  xla.reference: {REFUSED}"
     )
 
 
@@ -662,7 +664,7 @@ def test_explanation_of_what_would_raise_says_so() -> None:
         row = _row(_square, X)
     assert row.kernel == "none"
     assert isinstance(row.plan, jaxgemm.UnsupportedProblem)
-    assert row.reasons == {"fake": "k is odd"}
+    assert row.reasons == {"fake": "k is odd", REFERENCE.name: REFUSED}
     assert "  kernel   none: running it raises UnsupportedProblem\n" in str(row)
     assert "  not      fake: k is odd" in str(row)
 
