@@ -53,7 +53,7 @@ class Kernel:
       name: `pallas.hopper.dense`: the same string in profiles, cache keys, benchmarks and errors.
       version: raised to drop stale tunings.
       why_not: None, or one sentence that names the fact and what would work. Pure, never raises.
-      configs: legal configs for a problem that `why_not` accepts, best guess first. Pure.
+      configs: legal configs for a problem that `why_not` accepts, in a fixed order. Pure.
       run: the outputs that `problem.spec.outputs` names, in that order. Operands come by name.
       efficiency: share of the device's reachable rate that its main loop gets; for the cost model.
     """
