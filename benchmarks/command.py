@@ -11,6 +11,7 @@ from benchmarks import console, implementations, manifest, records
 from benchmarks.manifest import Row
 from benchmarks.records import Record
 from benchmarks.runner import Options, Runner
+from jaxgemm import registry
 from jaxgemm.tuning import timing
 
 _FILTER = flags.DEFINE_string("filter", None, "regular expression that a row's name must contain")
@@ -59,6 +60,11 @@ def regimes() -> tuple[timing.Regime, ...]:
     return both if _REGIME.value == "both" else (both[both.index(_REGIME.value)],)
 
 
+def kernels() -> tuple[str, ...]:
+    """The names of jaxgemm's kernels, in order of preference from last to first."""
+    return tuple(kernel.name for kernel in reversed(registry.kernels()))
+
+
 def options(backends: tuple[str, ...] | None = None) -> Options:
     """What the flags say; `backends` unless the user names some."""
     named = backends if backends and not _BACKENDS.present else tuple(_BACKENDS.value)
@@ -81,7 +87,12 @@ def measure(rows: Sequence[Row]) -> int:
     if not rows:
         print("no row matches", file=sys.stderr)
         return 1
-    return collect(len(rows), Runner(options()).run(rows))
+    try:
+        runner = Runner(options())
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return collect(len(rows), runner.run(rows))
 
 
 def collect(total: int, found: Iterable[tuple[str, Iterable[Record]]]) -> int:

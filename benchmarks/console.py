@@ -19,6 +19,8 @@ _HEAD = (
 def line(record: Record) -> str:
     """One record for people."""
     start = f"{record.row:28.28} {record.size:22} {record.impl:26.26}"
+    if record.status == "counted":
+        return f"{start} {_counters(record)}"
     if record.status != "ok":
         return f"{start} {record.status}: {record.reason}"
     ratio = interval = "-"
@@ -36,6 +38,20 @@ def line(record: Record) -> str:
     notes += " CLOCKS DISAGREE" if record.agrees is False else ""
     error = "-" if record.max_error_ratio is None else f"{record.max_error_ratio:.2f}"
     return f"{start} {numbers} {ratio:>7} {interval:>13} {state}  {error}{notes}"
+
+
+def _counters(record: Record) -> str:
+    parts = []
+    for name in ("dram", "l2"):
+        measured = getattr(record, f"{name}_bytes")
+        predicted = getattr(record, f"predicted_{name}_bytes")
+        if measured is not None and predicted:
+            parts.append(
+                f"{name} {measured / 1e6:.1f} MB ({measured / predicted:.2f} of the model)"
+            )
+    if record.tensor_percent is not None:
+        parts.append(f"tensor pipe {record.tensor_percent:.1f} %")
+    return ", ".join(parts) or "no counters"
 
 
 def _whole(x: float | None) -> str:

@@ -23,8 +23,13 @@ _BATCH = flags.DEFINE_integer("batch", 1, "matrices of the sweep")
 _TRANS_A = flags.DEFINE_bool("trans_a", False, "a of the sweep is stored as (k, m)")
 _TRANS_B = flags.DEFINE_bool("trans_b", False, "b of the sweep is stored as (n, k)")
 
+# dtype of operands → the dtype in which products are summed, and that of the result by default.
+_COMPUTE = {"float32": "tfloat32", "float64": "float64", "int8": "int32"}
+_RESULT = {"int8": "int32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16"}
 
-def _rows() -> Sequence[manifest.Row]:
+
+def rows() -> Sequence[manifest.Row]:
+    """What the flags ask for."""
     if _M.value is None:
         return manifest.select(_SUITE.value, command.filter_pattern())
     swept = []
@@ -35,8 +40,8 @@ def _rows() -> Sequence[manifest.Row]:
             _K.value,
             a_dtype=dtype,
             b_dtype=dtype,
-            out_dtype=_OUT_DTYPE.value or ("int32" if dtype == "int8" else dtype),
-            compute_dtype="tfloat32" if dtype == "float32" else "float32",
+            out_dtype=_OUT_DTYPE.value or _RESULT.get(dtype, dtype),
+            compute_dtype=_COMPUTE.get(dtype, "float32"),
             epilogue=_EPILOGUE.value,
             batch=_BATCH.value,
             trans_a=_TRANS_A.value,
@@ -50,10 +55,10 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"{argv[1:]} should be flags")
     try:
-        rows = _rows()
+        found = rows()
     except ValueError as error:
         raise app.UsageError(str(error)) from None
-    sys.exit(command.measure(rows))
+    sys.exit(command.measure(found))
 
 
 def main_cli() -> None:

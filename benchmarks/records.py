@@ -12,8 +12,9 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-# ok; wrong: does not pass the gate; unsupported: cannot express or run the row; failed: raised.
-STATUSES = ("ok", "wrong", "unsupported", "failed")
+# ok: timed; counted: counters instead of times; wrong: does not pass the gate; unsupported: cannot
+# express or run the row; failed: raised.
+STATUSES = ("ok", "counted", "wrong", "unsupported", "failed")
 _TIMES = ("median_us", "p10_us", "p90_us", "p99_us")
 
 
@@ -49,6 +50,9 @@ class Record:
       compile_seconds: tracing and compiling.
       registers, spill_bytes, stack_bytes, smem_bytes: what ptxas said of our kernels.
       waves, tail_utilisation: of our kernels, by the cost model.
+      dram_bytes, l2_bytes, tensor_percent, occupancy_percent: hardware counters of one call, bytes
+        of all its kernels and the busiest one's share of tensor pipe and of warps.
+      predicted_dram_bytes, predicted_l2_bytes: what must be moved, and what the cost model expects.
       rotation_bytes: operands that are rotated through; inputs: how they are drawn.
       sm_mhz, power_w, temperature_c, throttle: what NVML saw meanwhile.
       device, driver, versions, commit, time, command: where, with what, when and how.
@@ -105,6 +109,12 @@ class Record:
     smem_bytes: int | None = None
     waves: float | None = None
     tail_utilisation: float | None = None
+    dram_bytes: float | None = None
+    l2_bytes: float | None = None
+    tensor_percent: float | None = None
+    occupancy_percent: float | None = None
+    predicted_dram_bytes: float | None = None
+    predicted_l2_bytes: float | None = None
     rotation_bytes: int | None = None
     inputs: str = ""
     sm_mhz: float | None = None
@@ -167,7 +177,7 @@ def validate(fields: Mapping[str, Any]) -> None:
         raise ValueError(f"record: {fields['row']} is ok and should have all of {_TIMES}")
     if fields["status"] != "ok" and timed:
         raise ValueError(f"record: {fields['row']} is {fields['status']} and should have no time")
-    if fields["status"] != "ok" and not fields.get("reason"):
+    if fields["status"] not in ("ok", "counted") and not fields.get("reason"):
         raise ValueError(f"record: {fields['row']} is {fields['status']} and should have a reason")
 
 

@@ -43,6 +43,22 @@ class Options:
     tags: tuple[str, ...] = ()
 
 
+def blank(row: Row, mode: str, regime: timing.Regime, tags: tuple[str, ...]) -> Record:
+    """A record of jaxgemm without anything measured."""
+    shared = {f.name for f in dataclasses.fields(Row)} & set(Record.__dataclass_fields__)
+    return Record(
+        **{name: getattr(row, name) for name in shared if name != "mode"},
+        row=row.name,
+        suite=row.family,
+        mode=mode,
+        regime=regime,
+        impl="jaxgemm",
+        status="ok",
+        tags=tags,
+        **fields.stamp(),
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class _Entry:
     """An implementation that has passed the gate, with the variant that is reported."""
@@ -72,49 +88,33 @@ class Runner:
 
     def _row(self, row: Row) -> Iterator[Record]:
         mode = row.mode or self._options.mode
-        blank = self._blank(row, mode)
+        empty = blank(row, mode, self._options.regimes[0], self._options.tags)
         try:
             case = cases.of(row)
         except cases.Unsupported as reason:
-            yield dataclasses.replace(blank, status="unsupported", reason=str(reason))
+            yield dataclasses.replace(empty, status="unsupported", reason=str(reason))
             return
         if mode != "forward" and not case.differentiable:
             reason = f"{row.a_dtype} has no gradient"
-            yield dataclasses.replace(blank, status="unsupported", reason=reason)
+            yield dataclasses.replace(empty, status="unsupported", reason=reason)
             return
         try:
             sets = case.inputs(mode)
         except Exception as error:
-            yield records.failed(blank, error)
+            yield records.failed(empty, error)
             return
-        blank = dataclasses.replace(blank, rotation_bytes=_bytes(sets), inputs=_describe(case))
+        empty = dataclasses.replace(empty, rotation_bytes=_bytes(sets), inputs=_describe(case))
         entries = []
         for implementation in self._chosen:
-            record = dataclasses.replace(blank, impl=implementation.name)
+            record = dataclasses.replace(empty, impl=implementation.name)
             found = self._admit(implementation, case, mode, sets, record)
             if isinstance(found, Record):
                 yield found
             elif found is not None:
                 entries.append(found)
         for regime in self._options.regimes:
-            record = dataclasses.replace(blank, regime=regime)
+            record = dataclasses.replace(empty, regime=regime)
             yield from self._timed(entries, case, mode, regime, record)
-
-    def _blank(self, row: Row, mode: str) -> Record:
-        shared = {f.name for f in dataclasses.fields(Row)} & {
-            f.name for f in dataclasses.fields(Record)
-        }
-        return Record(
-            **{name: getattr(row, name) for name in shared if name != "mode"},
-            row=row.name,
-            suite=row.family,
-            mode=mode,
-            regime=self._options.regimes[0],
-            impl="jaxgemm",
-            status="ok",
-            tags=self._options.tags,
-            **fields.stamp(),
-        )
 
     def _admit(
         self,
