@@ -65,10 +65,7 @@ def _profiled(row: manifest.Row) -> Iterator[Record]:
     empty = blank(row, row.mode or "forward", "burst", command.tags())
     try:
         case = cases.of(row)
-        flags_of_child = [
-            f"--child={row.name}",
-            *(f for f in sys.argv[1:] if not f.startswith("--out=")),
-        ]
+        given = [flag for flag in sys.argv[1:] if not flag.startswith("--out=")]
         run = subprocess.run(
             [
                 *(_NCU.value, "--csv", "--print-units=base", "--clock-control=none"),
