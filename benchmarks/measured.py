@@ -39,8 +39,9 @@ class Results:
     found: tuple[Record, ...]
 
     def of_suite(self, suite: str, regime: str = "burst") -> dict[str, list[Record]]:
-        """row → its records, in the order of the manifest."""
+        """row → its records, in the order of the manifest, then those that it does not list."""
         order = [r.name for r in manifest.rows() if suite in r.suites.split()]
+        order += [r.row for r in self.found if r.suite == suite and r.row not in order]
         rows: dict[str, list[Record]] = {name: [] for name in order}
         for record in self.found:
             if record.regime == regime and record.row in rows:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
-from benchmarks import measured
+from benchmarks import manifest, measured
 from benchmarks.measured import SHORT, Results
 from benchmarks.records import Record
 from jaxgemm.tuning.times import TIE
@@ -45,16 +45,18 @@ def _table(rows: dict[str, list[Record]], sustained: dict[str, list[Record]]) ->
     head = ["m×n×k", "", "jaxgemm μs", "TFLOP/s", *(f"{name} μs" for name in others)]
     head += ["faster than the baseline", "95 %"]
     head += ["sustained TFLOP/s", "sustained"] if sustained else []
+    listed = {row.name for row in manifest.rows()}
     lines = [head, ["---", "---", *["--:"] * (len(head) - 2)]]
     for name, some in rows.items():
         record = measured.ours(some)
         assert record is not None
-        cells = [record.size, _what(record), _us(record), f"{record.tflops:.0f}"]
+        cells = [record.size, _what(record)] if name in listed else [name.replace("_", " "), ""]
+        cells += [_us(record), f"{record.tflops:.3g}"]
         cells += [_us(measured.fastest(some, other)) for other in others]
         cells += [_ratio(record), _interval(record)]
         if sustained:
             later = measured.ours(sustained.get(name, ()))
-            cells += [f"{later.tflops:.0f}", _ratio(later)] if later else ["", ""]
+            cells += [f"{later.tflops:.3g}", _ratio(later)] if later else ["", ""]
         lines.append(cells)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 

@@ -15,7 +15,8 @@ they share the state of the card. Two regimes:
                clock that its power limit allows for that candidate; later halves count
 
 The sums are checked against the wall clock of many calls that are enqueued back to back. On a CPU
-the time is the wall clock of a call, dispatch included; `Times.clock` says which.
+the time is the wall clock of a call, dispatch included, for short calls the mean of up to 32;
+`Times.clock` says which.
 
 Check a candidate with `gate.py` before it is timed: a wrong one has no time.
 """
@@ -44,6 +45,8 @@ AGREEMENT = 0.05
 # Shorter calls are not compared with the wall clock: gaps between launches, of a few
 # microseconds, are no longer small beside them.
 _SHORTEST_COMPARED_US = 100.0
+# On a CPU: what a sample should last, so that the scheduler's whims average out.
+_SHORTEST_SAMPLE_US = 500.0
 _MAX_SETS = 128
 _REST_SECONDS = 0.2
 _BURST_SECONDS = 0.1
@@ -379,13 +382,15 @@ def _pace_us(entry: _Candidate) -> float:
 def _wall_times(
     entries: list[_Candidate], regime: Regime, iterations: int | None
 ) -> dict[str, Times]:
-    """Wall clock of single calls, in alternation. `regime` makes no difference but in length."""
+    """Wall clock of calls, each waited for, in alternation; short ones several at a time."""
     seconds = 4 * _BLOCK_SECONDS if regime == "sustained" else _BLOCK_SECONDS
     longest = max(_wall_us(entry, 1) for entry in entries)
-    order = _alternating(entries, iterations or _num_launches(seconds, longest, 9, 1000))
+    calls = math.ceil(_SHORTEST_SAMPLE_US / max(longest, _SHORTEST_SAMPLE_US / 32))
+    order = _alternating(entries, iterations or _num_launches(seconds, calls * longest, 9, 1000))
     samples: dict[str, list[float]] = {entry.name: [] for entry in entries}
     for index, entry in enumerate(order):
-        samples[entry.name].append(_wall_us(entry, index))
+        several = [_wall_us(entry, index * calls + i) for i in range(calls)]
+        samples[entry.name].append(statistics.fmean(several))
     return {name: Times(tuple(values), "wall") for name, values in samples.items()}
 
 
