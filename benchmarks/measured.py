@@ -71,9 +71,13 @@ def fastest(some: Iterable[Record], family: str) -> Record | None:
 
 
 def load(folder: pathlib.Path) -> Results:
-    """All records of a folder; where a row was measured again, the last one counts."""
+    """All records of a folder; where a row was measured again, the last one counts.
+
+    A file with a `.meta.json` beside it holds something else, which that file describes.
+    """
     latest: dict[tuple[str, ...], Record] = {}
-    for path in sorted(folder.glob("*.jsonl")):
+    paths = [p for p in sorted(folder.glob("*.jsonl")) if not p.with_suffix(".meta.json").exists()]
+    for path in paths:
         for record in records.read(path):
             key = (record.row, record.impl, record.mode, record.regime)
             if record.status == "ok" and (key not in latest or latest[key].time <= record.time):

@@ -50,8 +50,10 @@ def _table(rows: dict[str, list[Record]], sustained: dict[str, list[Record]]) ->
     for name, some in rows.items():
         record = measured.ours(some)
         assert record is not None
-        cells = [record.size, _what(record)] if name in listed else [name.replace("_", " "), ""]
-        cells += [_us(record), f"{record.tflops:.3g}"]
+        rate = f"{record.tflops:.3g}"
+        cells = [record.size, _what(record), _us(record), rate]
+        if name not in listed:
+            cells = [name.replace("_", " "), "", _us(record), ""]
         cells += [_us(measured.fastest(some, other)) for other in others]
         cells += [_ratio(record), _interval(record)]
         if sustained:

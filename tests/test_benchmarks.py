@@ -553,6 +553,8 @@ def test_a_table_shows_the_last_measurement(tmp_path: pathlib.Path):
         records.append(path, _record(row="sq_1024_bf16", time=time, tflops=rate))
     (only,) = measured.load(path.parent).found
     assert only.tflops == 3
+    (path.parent / "other.jsonl").write_text("of another kind")
+    (path.parent / "other.meta.json").write_text("{}")
     text = tables.of_marker("dense-h200", report.load(tmp_path))
     assert text is not None
     assert "2026-01-03" in text
