@@ -50,9 +50,9 @@ def roofline(found: Results) -> Any | None:
     axes.annotate(
         f"bandwidth {bandwidth:.0f} GB/s",
         (at, at * bandwidth / 1e3),
-        xytext=(-8, 8),
+        xytext=(10, -12),
         textcoords="offset points",
-        ha="right",
+        ha="left",
         fontsize=9,
     )
     axes.axvline(ridge, color="#999999", linewidth=0.8, linestyle=":")
@@ -86,6 +86,9 @@ def roofline(found: Results) -> Any | None:
     axes.set_ylim(min(r.tflops or peak for r in rows) / 1.7, peak * 1.8)
     axes.set_xlabel("arithmetic intensity, flop per byte that must be moved")
     axes.set_ylabel("TFLOP/s")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}" if axis is axes.yaxis else "")
     plotting.legend(figure, [axes])
     plotting.title(axes, "Roofline: jaxgemm, 16-bit operands, forward", rows)
     return figure
