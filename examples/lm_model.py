@@ -35,7 +35,7 @@ class Sizes:
       top_k: experts that each byte goes to.
       d_expert: hidden width of an expert.
       seq: bytes of context.
-      batch: sequences in a step.
+      batch_size: sequences in a step.
     """
 
     d_model: int = 128
@@ -46,7 +46,7 @@ class Sizes:
     top_k: int = 2
     d_expert: int = 128
     seq: int = 128
-    batch: int = 8
+    batch_size: int = 8
 
     def __post_init__(self) -> None:
         if self.num_layers % 2:

@@ -117,7 +117,7 @@ def _learning_rate(step: jax.Array, settings: Settings) -> jax.Array:
 
 def batch_shape(sizes: Sizes) -> jax.ShapeDtypeStruct:
     """What a batch looks like: a sequence and the byte after it, in every row."""
-    return jax.ShapeDtypeStruct((sizes.batch, sizes.seq + 1), jnp.int32)
+    return jax.ShapeDtypeStruct((sizes.batch_size, sizes.seq + 1), jnp.int32)
 
 
 def train(products: Products, sizes: Sizes, settings: Settings, text: np.ndarray) -> Run:
@@ -132,8 +132,8 @@ def train(products: Products, sizes: Sizes, settings: Settings, text: np.ndarray
     compiled = jax.jit(step, donate_argnums=0).lower(state, batch_shape(sizes)).compile()
     compile_s = time.perf_counter() - begin
 
-    batches = lm_data.batches(text, sizes.batch, sizes.seq, settings.seed)
-    tokens, losses, begin = sizes.batch * sizes.seq, [], time.perf_counter()
+    batches = lm_data.batches(text, sizes.batch_size, sizes.seq, settings.seed)
+    tokens, losses, begin = sizes.batch_size * sizes.seq, [], time.perf_counter()
     with _progress(products.name, settings.steps) as report:
         for done, batch in zip(range(1, settings.steps + 1), batches, strict=False):
             state, loss = compiled(state, batch)
@@ -174,7 +174,7 @@ def evaluate(
 ) -> float:
     """Mean nats a byte over a text, cut into windows."""
     loss = jax.jit(lambda params, batch: lm_model.loss(products, sizes, params, batch, dtype)[0])
-    batches = lm_data.windows(text, sizes.batch, sizes.seq)
+    batches = lm_data.windows(text, sizes.batch_size, sizes.seq)
     return float(np.mean([loss(params, batch) for batch in batches]))
 
 

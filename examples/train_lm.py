@@ -35,7 +35,7 @@ PRESETS: dict[str, tuple[Sizes, int, float]] = {
             d_ff=2816,
             d_expert=1408,
             seq=512,
-            batch=16,
+            batch_size=16,
         ),
         300,
         6e-4,
@@ -48,7 +48,10 @@ _SAMPLE_BYTES = 200
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("preset", "small", list(PRESETS), "Sizes, number of steps and learning rate.")
 flags.DEFINE_enum(
-    "dtype", "auto", ["auto", "float32", "bfloat16"], "Of products; auto: bfloat16 on a GPU."
+    "compute_dtype",
+    "auto",
+    ["auto", "float32", "bfloat16"],
+    "Of products; auto: bfloat16 on a GPU.",
 )
 flags.DEFINE_bool("baseline", False, "Train on jnp.dot and lax.ragged_dot.")
 flags.DEFINE_bool("compare", False, "Train on both and compare the loss curves.")
@@ -77,7 +80,7 @@ def tolerance(sizes: Sizes, dtype: DTypeLike) -> float:
     unit_roundoff = float(jnp.finfo(dtype).eps) / 2
     if dtype == jnp.float32 and jax.default_backend() != "cpu":
         unit_roundoff = _TF32_UNIT_ROUNDOFF
-    return 16 * unit_roundoff + 1 / (sizes.batch * sizes.seq)
+    return 16 * unit_roundoff + 1 / (sizes.batch_size * sizes.seq)
 
 
 def _choices() -> tuple[Sizes, Settings]:
@@ -85,7 +88,7 @@ def _choices() -> tuple[Sizes, Settings]:
     sizes, steps, learning_rate = PRESETS[FLAGS.preset]
     given = {field.name: FLAGS[field.name].value for field in dataclasses.fields(Sizes)}
     sizes = dataclasses.replace(sizes, **{k: v for k, v in given.items() if v is not None})
-    dtype = FLAGS.dtype
+    dtype = FLAGS.compute_dtype
     if dtype == "auto":
         dtype = "bfloat16" if jax.default_backend() == "gpu" else "float32"
     return sizes, Settings(

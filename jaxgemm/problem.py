@@ -298,7 +298,7 @@ def check_scalar(name: str, x: Any, integer: bool) -> None:
             f"{name}: dtype {dtype} would leave the integers; for integer operands it should be"
             " an integer (or scale the converted result)"
         )
-    if integer and isinstance(x, int | np.generic | np.ndarray) and not -(2**31) <= x < 2**31:
+    if integer and isinstance(x, int | np.integer) and not -(2**31) <= int(x) < 2**31:
         raise ValueError(f"{name}: {x} does not fit int32, in which integer operands are summed")
 
 

@@ -126,7 +126,7 @@ def test_curves_that_differ_by_more_are_called_outside(capsys: pytest.CaptureFix
 def test_the_command_reports_and_explains(capsys: pytest.CaptureFixture[str]):
     flags = [f"--{field.name}={getattr(SIZES, field.name)}" for field in dataclasses.fields(SIZES)]
     with flagsaver.flagsaver():
-        train_lm.FLAGS(["train_lm.py", "--steps=3", "--dtype=float32", *flags])
+        train_lm.FLAGS(["train_lm.py", "--steps=3", "--compute_dtype=float32", *flags])
         assert train_lm.main(["train_lm.py"]) == 0
     printed = capsys.readouterr().out
     for text in ("3/3", "held-out loss", "byte-unigram entropy", "goes on", "distinct GEMMs"):
