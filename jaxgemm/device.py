@@ -19,7 +19,6 @@ class Device:
       smem_bytes: shared memory that one thread block may use.
       l2_bytes: last-level cache.
       dram_gbps: memory bandwidth that a copy reaches, 1e9 bytes a second.
-      l2_gbps: bandwidth from L2 to all SMs together, 1e9 bytes a second.
       tflops: (mma family, 1e12 operations a second that a large product reaches) pairs; the
         family "" is the rate without tensor cores, "f64" that of float64.
       launch_us: fixed time of one kernel: launch, prologue and drain.
@@ -32,7 +31,6 @@ class Device:
     smem_bytes: int
     l2_bytes: int
     dram_gbps: float
-    l2_gbps: float
     tflops: tuple[tuple[str, float], ...]
     launch_us: float
 
@@ -52,7 +50,6 @@ _H200 = Device(
     232448,
     60 << 20,
     4300.0,
-    7000.0,
     (("", 51.0), ("f64", 60.0), ("tf32", 413.0), ("f16", 830.0), ("f8", 1480.0), ("i8", 1400.0)),
     3.0,
 )
@@ -67,7 +64,6 @@ _B200 = Device(
     232448,
     126 << 20,
     7100.0,
-    10000.0,
     (("", 60.0), ("f64", 35.0), ("tf32", 900.0), ("f16", 1800.0), ("f8", 3600.0), ("i8", 3600.0)),
     3.0,
 )
@@ -79,12 +75,11 @@ _A100 = Device(
     166912,
     40 << 20,
     1750.0,
-    4000.0,
     (("", 18.0), ("f64", 17.0), ("tf32", 130.0), ("f16", 260.0), ("i8", 520.0)),
     3.0,
 )
 # A CPU only ever runs the reference, so one modest row is enough to tell the roofs apart.
-CPU = Device("cpu", "cpu", (0, 0), 2, 0, 32 << 20, 20.0, 100.0, (("", 0.1), ("f64", 0.05)), 5.0)
+CPU = Device("cpu", "cpu", (0, 0), 2, 0, 32 << 20, 20.0, (("", 0.1), ("f64", 0.05)), 5.0)
 
 DEVICES = {d.name: d for d in (_H200, _H100, _B200, _A100, CPU)}
 _BY_CAPABILITY = {(9, 0): _H200, (10, 0): _B200, (8, 0): _A100}

@@ -1,12 +1,11 @@
 """`explain`: what would run for a function's GEMMs, what bounds it, and why nothing else runs."""
 
+import collections
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
-from jaxgemm import canonical, device, dispatch, policy
+from jaxgemm import device, dispatch, policy
 from jaxgemm.device import Device
 from jaxgemm.errors import UnsupportedProblem
 from jaxgemm.policy import Policy
@@ -131,15 +130,7 @@ def explain(
     """
     with policy.use(device=device):
         target = device_named(device)
-        arrays = {k: v for k, v in kwargs.items() if hasattr(v, "shape")}
-        static = {k: v for k, v in kwargs.items() if k not in arrays}
-        jaxpr = jax.make_jaxpr(lambda xs, named: function(*xs, **named, **static))(args, arrays)
-    counts: dict[tuple[Problem, Policy], int] = {}
-    for equation in search.gemms(jaxpr.jaxpr):
-        spec = equation.params["spec"]
-        problem = canonical.canonical(Problem.of(spec, [v.aval for v in equation.invars]))
-        key = (problem, equation.params["policy"])
-        counts[key] = counts.get(key, 0) + 1
+        counts = collections.Counter(search.traced(function, *args, **kwargs))
     rows = [_row(problem, rules, n, target) for (problem, rules), n in counts.items()]
     return Explanation(target, tuple(rows))
 

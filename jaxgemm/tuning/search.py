@@ -23,6 +23,7 @@ from jax.extend import core
 from jaxgemm import canonical, dispatch, registry
 from jaxgemm import device as devices
 from jaxgemm.kernel import Kernel, Operands
+from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import cache, cost, gate, timing
 from jaxgemm.tuning.found import Candidate, Tuned, Tuning
@@ -96,15 +97,23 @@ def tune(
     return Tuning(target, tuple(rows), path, tuple(problems[len(rows) :]))
 
 
-def problems_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Problem]:
-    """The distinct canonical problems of a function, in the order in which they first occur."""
+def traced(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[Problem, Policy]]:
+    """The canonical problem and the policy of every GEMM of a function, in its order."""
     arrays = {k: v for k, v in kwargs.items() if hasattr(v, "shape")}
     static = {k: v for k, v in kwargs.items() if k not in arrays}
     jaxpr = jax.make_jaxpr(lambda xs, named: function(*xs, **named, **static))(args, arrays)
-    found = (
-        canonical.canonical(Problem.of(e.params["spec"], [v.aval for v in e.invars]))
+    return [
+        (
+            canonical.canonical(Problem.of(e.params["spec"], [v.aval for v in e.invars])),
+            e.params["policy"],
+        )
         for e in gemms(jaxpr.jaxpr)
-    )
+    ]
+
+
+def problems_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Problem]:
+    """The distinct canonical problems of a function, in the order in which they first occur."""
+    found = (problem for problem, _ in traced(function, *args, **kwargs))
     return list({cache.key_of(problem): problem for problem in found}.values())
 
 
