@@ -108,6 +108,8 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
     tables = cache.current(device) if tables is None else tables
     allowed = registry.selected(policy.backend)
     reasons = {kernel.name: kernel.why_not(problem, device) for kernel in allowed}
+    if policy.backend == "auto":
+        reasons = {k.name: reasons[k.name] or k.why_not_auto() for k in allowed}
     choices = [
         _choice(kernel, problem, device, tables)
         for kernel in allowed

@@ -56,6 +56,7 @@ class Kernel:
       configs: legal configs for a problem that `why_not` accepts, in a fixed order. Pure.
       run: the outputs that `problem.spec.outputs` names, in that order. Operands come by name.
       efficiency: share of the device's reachable rate that its main loop gets; for the cost model.
+      why_not_auto: None, or why `backend="auto"` leaves it to callers who name it.
     """
 
     name: str
@@ -64,3 +65,4 @@ class Kernel:
     configs: Callable[[Problem, Device], tuple[Any, ...]]
     run: Callable[[Problem, Any, Operands], tuple[jax.Array, ...]]
     efficiency: float = 1.0
+    why_not_auto: Callable[[], str | None] = lambda: None

@@ -213,10 +213,11 @@ def estimate(problem: Problem, config: Any, device: Device, efficiency: float) -
     tile_m, tile_n, _ = config.cta_tile
     width = 2 if problem.spec.gated else 1
     tile_flops = 2 * tile_m * tile_n * width * grid.depth
-    rate = device.peak_tflops(mma_family(problem)) * 1e6
+    # A config that does not say what it multiplies with uses what the operands are made for.
+    rate = device.peak_tflops(getattr(config, "mma_family", mma_family(problem))) * 1e6
     main_us = tile_flops / (rate / device.num_sms * efficiency * _FULL_CLOCK_GAIN)
     sm_us = grid.full_waves * (main_us + _epilogue_us(problem, config))
-    power_us = max(bounds.compute_us, grid.tiles * tile_flops / rate)
+    power_us = max(bounds.flops / rate, grid.tiles * tile_flops / rate)
     in_bytes, out_bytes = _l2_bytes(problem, config, grid.depth)
     # Partial sums are written and read once, in the accumulator dtype.
     split_bytes = 2 * tile_m * tile_n * problem.accumulator.itemsize * (config.split_k > 1)

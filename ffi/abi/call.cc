@@ -1,0 +1,390 @@
+#include "abi/call.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+namespace jaxgemm {
+
+namespace ffi = xla::ffi;
+
+ffi::TypeId Call::id = {};
+const ffi::TypeInfo Call::info = ffi::MakeTypeInfo<Call>();
+
+namespace {
+
+constexpr std::array<std::string_view, kNumRoles> kRoleNames = {
+    "a", "b", "c", "bias", "alpha", "beta", "d", "z", "workspace"};
+constexpr std::array<std::string_view, 8> kActivationNames = {
+    "", "relu", "gelu", "gelu_exact", "silu", "sigmoid", "tanh", "relu2"};
+
+std::string_view Name(Role role) { return kRoleNames[static_cast<int>(role)]; }
+uint32_t Bit(Role role) { return 1u << static_cast<int>(role); }
+
+std::string_view Name(DType dtype) {
+  constexpr std::array<std::string_view, 4> names = {"float32", "bfloat16", "float16", "uint8"};
+  return names[static_cast<int>(dtype)];
+}
+
+template <typename... Parts>
+ffi::Error InvalidArgument(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return ffi::Error::InvalidArgument(text.str());
+}
+
+template <typename... Parts>
+ffi::Unexpected<ffi::Error> Invalid(const Parts&... parts) {
+  return ffi::Unexpected(InvalidArgument(parts...));
+}
+
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return parts;
+}
+
+ffi::ErrorOr<Role> ParseRole(std::string_view attribute, std::string_view name) {
+  const auto* found = std::find(kRoleNames.begin(), kRoleNames.end(), name);
+  if (found == kRoleNames.end()) {
+    return Invalid(attribute, ": got '", name, "', expected names of operands and outputs");
+  }
+  return static_cast<Role>(found - kRoleNames.begin());
+}
+
+ffi::ErrorOr<std::vector<Role>> ParseRoles(std::string_view attribute, std::string_view text) {
+  std::vector<Role> roles;
+  for (const std::string_view name : Split(text, ' ')) {
+    const ffi::ErrorOr<Role> role = ParseRole(attribute, name);
+    if (role.has_error()) {
+      return ffi::Unexpected(role.error());
+    }
+    roles.push_back(*role);
+  }
+  return roles;
+}
+
+ffi::ErrorOr<std::vector<uint32_t>> ParseBatch(std::string_view text) {
+  std::vector<uint32_t> batch;
+  for (const std::string_view axis : Split(text, ';')) {
+    const ffi::ErrorOr<std::vector<Role>> roles = ParseRoles("batch", axis);
+    if (roles.has_error()) {
+      return ffi::Unexpected(roles.error());
+    }
+    uint32_t mask = 0;
+    for (const Role role : *roles) {
+      mask |= Bit(role);
+    }
+    if ((mask & Bit(Role::kD)) == 0) {
+      return Invalid("batch: got axis '", axis, "', expected d among its names");
+    }
+    // z is laid out as d is.
+    batch.push_back(mask | Bit(Role::kZ));
+  }
+  if (batch.size() > kMaxBatchAxes) {
+    return Invalid("batch: got ", batch.size(), " axes, expected at most ", kMaxBatchAxes);
+  }
+  return batch;
+}
+
+ffi::ErrorOr<Major> ParseMajor(std::string_view attribute, std::string_view text) {
+  if (text != "k" && text != "mn") {
+    return Invalid(attribute, ": got '", text, "', expected 'k' or 'mn'");
+  }
+  return text == "k" ? Major::kK : Major::kMN;
+}
+
+ffi::ErrorOr<Activation> ParseActivation(std::string_view text) {
+  const auto* found = std::find(kActivationNames.begin(), kActivationNames.end(), text);
+  if (found == kActivationNames.end()) {
+    return Invalid("activation: got '", text, "', expected a name that abi/call.cc lists");
+  }
+  return static_cast<Activation>(found - kActivationNames.begin());
+}
+
+std::optional<DType> FromXla(ffi::DataType dtype) {
+  switch (dtype) {
+    case ffi::DataType::F32:
+      return DType::kF32;
+    case ffi::DataType::BF16:
+      return DType::kBF16;
+    case ffi::DataType::F16:
+      return DType::kF16;
+    case ffi::DataType::U8:
+      return DType::kU8;
+    default:
+      return std::nullopt;
+  }
+}
+
+// A dimension's meaning, as in jaxgemm/spec.py; batch axes come last.
+enum Label : int { kM, kN, kK, kWorkspaceBytes, kBatch };
+constexpr int kNumLabels = kBatch + kMaxBatchAxes;
+
+std::string LabelName(int label) {
+  constexpr std::array<const char*, kBatch> names = {"m", "n", "k", "workspace_bytes"};
+  return label < kBatch ? names[label] : "b" + std::to_string(label - kBatch);
+}
+
+// The labels of a buffer's dimensions.
+struct Labels {
+  std::array<int, kMaxBatchAxes + 2> label;
+  int rank = 0;
+  int num_batch = 0;
+
+  void Add(int value) { label[rank++] = value; }
+};
+
+Labels LabelsOf(const Call& call, Role role) {
+  Labels labels;
+  for (size_t axis = 0; axis < call.batch.size(); ++axis) {
+    if ((call.batch[axis] & Bit(role)) != 0) {
+      labels.Add(kBatch + static_cast<int>(axis));
+      ++labels.num_batch;
+    }
+  }
+  const bool is_operand = role == Role::kA || role == Role::kB;
+  const Major major = role == Role::kA ? call.a_major : call.b_major;
+  if (role == Role::kWorkspace) {
+    labels.Add(kWorkspaceBytes);
+  } else if (role == Role::kBias) {
+    labels.Add(kN);
+  } else if (is_operand) {
+    const int own = role == Role::kA ? kM : kN;
+    labels.Add(major == Major::kK ? own : kK);
+    labels.Add(major == Major::kK ? kK : own);
+  } else if (role == Role::kC || role == Role::kD || role == Role::kZ) {
+    labels.Add(kM);
+    labels.Add(kN);
+  }
+  return labels;
+}
+
+// The dtypes that a buffer may have, as text for people.
+std::string AllowedDTypes(const Call& call, Role role) {
+  if (role == Role::kWorkspace) {
+    return "uint8";
+  }
+  if (role == Role::kAlpha || role == Role::kBeta) {
+    return "float32";
+  }
+  if ((role == Role::kA || role == Role::kB) && call.instance != nullptr) {
+    return std::string(Name(call.instance->dtype)) + " for " + call.instance_name;
+  }
+  return "float32, bfloat16 or float16";
+}
+
+bool AllowsDType(const Call& call, Role role, DType dtype) {
+  if (role == Role::kWorkspace) {
+    return dtype == DType::kU8;
+  }
+  if (role == Role::kAlpha || role == Role::kBeta) {
+    return dtype == DType::kF32;
+  }
+  if ((role == Role::kA || role == Role::kB) && call.instance != nullptr) {
+    return dtype == call.instance->dtype;
+  }
+  return dtype != DType::kU8;
+}
+
+// Reads buffers one by one and collects sizes: the first buffer with a label settles its size.
+class BufferReader {
+ public:
+  explicit BufferReader(const Call& call) : call_(call) { sizes_.fill(-1); }
+
+  ffi::Error Read(Role role, const ffi::AnyBuffer& buffer) {
+    const std::optional<DType> dtype = FromXla(buffer.element_type());
+    if (!dtype.has_value() || !AllowsDType(call_, role, *dtype)) {
+      return Fault(role, "got dtype ", buffer.element_type(), ", expected ",
+                   AllowedDTypes(call_, role));
+    }
+    const auto dims = buffer.dimensions();
+    const Labels labels = LabelsOf(call_, role);
+    if (static_cast<int>(dims.size()) != labels.rank) {
+      return Fault(role, "got ", dims.size(), " dimensions, expected ", labels.rank);
+    }
+    for (int i = 0; i < labels.rank; ++i) {
+      const int label = labels.label[i];
+      if (dims[i] > std::numeric_limits<int32_t>::max() && label != kWorkspaceBytes) {
+        return Fault(role, "dimension ", i, ": got ", dims[i], ", expected less than 2^31");
+      }
+      if (sizes_[label] < 0) {
+        sizes_[label] = dims[i];
+        settled_by_[label] = role;
+      }
+      if (sizes_[label] != dims[i]) {
+        return Fault(role, "dimension ", i, ": got ", dims[i], ", expected ", LabelName(label),
+                     " = ", sizes_[label], " of ", Name(settled_by_[label]));
+      }
+    }
+    tensors_[static_cast<int>(role)] = Strided(labels, buffer, *dtype);
+    return ffi::Error::Success();
+  }
+
+  GemmParams Params() const {
+    GemmParams params = {};
+    params.m = static_cast<int32_t>(sizes_[kM]);
+    params.n = static_cast<int32_t>(sizes_[kN]);
+    params.k = static_cast<int32_t>(sizes_[kK]);
+    params.num_matrices = 1;
+    params.num_batch_axes = static_cast<int32_t>(call_.batch.size());
+    for (int axis = 0; axis < params.num_batch_axes; ++axis) {
+      params.batch_sizes[axis] = static_cast<int32_t>(sizes_[kBatch + axis]);
+      params.num_matrices *= params.batch_sizes[axis];
+    }
+    params.a_major = call_.a_major;
+    params.b_major = call_.b_major;
+    params.activation = call_.activation;
+    params.a = Get(Role::kA);
+    params.b = Get(Role::kB);
+    params.c = Get(Role::kC);
+    params.bias = Get(Role::kBias);
+    params.alpha = Get(Role::kAlpha);
+    params.beta = Get(Role::kBeta);
+    params.d = Get(Role::kD);
+    params.z = Get(Role::kZ);
+    params.workspace = Get(Role::kWorkspace).data;
+    params.workspace_bytes = std::max<int64_t>(0, sizes_[kWorkspaceBytes]);
+    params.num_knobs = static_cast<int32_t>(call_.knobs.size());
+    std::copy(call_.knobs.begin(), call_.knobs.end(), params.knobs);
+    return params;
+  }
+
+ private:
+  template <typename... Parts>
+  static ffi::Error Fault(Role role, const Parts&... parts) {
+    return InvalidArgument(Name(role), ": ", parts...);
+  }
+
+  // Strides of a buffer that is contiguous as a whole.
+  static Tensor Strided(const Labels& labels, const ffi::AnyBuffer& buffer, DType dtype) {
+    const auto dims = buffer.dimensions();
+    Tensor tensor = {};
+    tensor.data = buffer.untyped_data();
+    tensor.dtype = dtype;
+    tensor.row_stride = labels.rank - labels.num_batch == 2 ? dims[labels.rank - 1] : 0;
+    int64_t stride = 1;
+    for (int i = labels.rank - 1; i >= 0; --i) {
+      if (labels.label[i] >= kBatch) {
+        tensor.batch_strides[labels.label[i] - kBatch] = stride;
+      }
+      stride *= dims[i];
+    }
+    return tensor;
+  }
+
+  const Tensor& Get(Role role) const { return tensors_[static_cast<int>(role)]; }
+
+  const Call& call_;
+  std::array<int64_t, kNumLabels> sizes_;
+  std::array<Role, kNumLabels> settled_by_ = {};
+  std::array<Tensor, kNumRoles> tensors_ = {};
+};
+
+// Which operands and outputs a call must, and may, have.
+ffi::Error CheckRoles(const Call& call) {
+  uint32_t seen = 0;
+  const auto add = [&](const std::vector<Role>& roles, bool outputs) {
+    return std::all_of(roles.begin(), roles.end(), [&](Role role) {
+      const bool fits = (role >= Role::kD) == outputs && (seen & Bit(role)) == 0;
+      seen |= Bit(role);
+      return fits;
+    });
+  };
+  const bool fits = add(call.operands, false) && add(call.outputs, true);
+  const uint32_t needed = Bit(Role::kA) | Bit(Role::kB) | Bit(Role::kD);
+  if (!fits || (seen & needed) != needed) {
+    return InvalidArgument(
+        "operands and outputs: expected a and b, d, and each other name at most once");
+  }
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+ffi::ErrorOr<std::unique_ptr<Call>> DecodeCall(ffi::Dictionary attributes) {
+  const ffi::ErrorOr<int32_t> version = attributes.get<int32_t>("abi_version");
+  if (version.has_error() || *version != kAbiVersion) {
+    return Invalid("abi_version: got ", version.has_error() ? -1 : *version, ", expected ",
+                   kAbiVersion, ": the library and the Python package are of different versions");
+  }
+  std::array<std::string_view, 7> texts;
+  constexpr std::array<const char*, 7> names = {"instance", "operands", "outputs",   "batch",
+                                                "a_major",  "b_major",  "activation"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    const ffi::ErrorOr<std::string_view> text = attributes.get<std::string_view>(names[i]);
+    if (text.has_error()) {
+      return Invalid(names[i], ": expected text: ", text.error().message());
+    }
+    texts[i] = *text;
+  }
+  const ffi::ErrorOr<ffi::Span<const int32_t>> knobs =
+      attributes.get<ffi::Span<const int32_t>>("knobs");
+  if (knobs.has_error() || knobs->size() > kMaxKnobs) {
+    return Invalid("knobs: expected at most ", kMaxKnobs, " values of int32");
+  }
+  auto operands = ParseRoles("operands", texts[1]);
+  auto outputs = ParseRoles("outputs", texts[2]);
+  auto batch = ParseBatch(texts[3]);
+  auto a_major = ParseMajor("a_major", texts[4]);
+  auto b_major = ParseMajor("b_major", texts[5]);
+  auto activation = ParseActivation(texts[6]);
+  std::optional<ffi::Error> error;
+  const auto note = [&](const auto& value) {
+    if (!error.has_value() && value.has_error()) {
+      error = value.error();
+    }
+  };
+  note(operands), note(outputs), note(batch), note(a_major), note(b_major), note(activation);
+  if (error.has_value()) {
+    return ffi::Unexpected(*error);
+  }
+  auto call = std::make_unique<Call>();
+  call->instance_name = texts[0];
+  call->operands = *operands;
+  call->outputs = *outputs;
+  call->batch = *batch;
+  call->a_major = *a_major;
+  call->b_major = *b_major;
+  call->activation = *activation;
+  call->knobs.assign(knobs->begin(), knobs->end());
+  ffi::Error roles = CheckRoles(*call);
+  if (roles.failure()) {
+    return ffi::Unexpected(std::move(roles));
+  }
+  return call;
+}
+
+ffi::ErrorOr<GemmParams> DecodeBuffers(const Call& call, ffi::RemainingArgs args,
+                                       ffi::RemainingRets rets) {
+  if (args.size() != call.operands.size() || rets.size() != call.outputs.size()) {
+    return Invalid("got ", args.size(), " operands and ", rets.size(), " outputs, expected ",
+                   call.operands.size(), " and ", call.outputs.size());
+  }
+  BufferReader reader(call);
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    const auto buffer = args.get<ffi::AnyBuffer>(i);
+    ffi::Error error = buffer.has_error() ? buffer.error() : reader.Read(call.operands[i], *buffer);
+    if (error.failure()) {
+      return ffi::Unexpected(std::move(error));
+    }
+  }
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const auto buffer = rets.get<ffi::AnyBuffer>(i);
+    ffi::Error error = buffer.has_error() ? buffer.error() : reader.Read(call.outputs[i], **buffer);
+    if (error.failure()) {
+      return ffi::Unexpected(std::move(error));
+    }
+  }
+  return reader.Params();
+}
+
+}  // namespace jaxgemm

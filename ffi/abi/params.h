@@ -1,0 +1,76 @@
+// One GEMM as plain data: what handlers decode from XLA's buffers and every kernel is given.
+//
+//     d[b…, m, n] = act(alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n] + bias[b…, n])
+//
+// No XLA header and no CUDA header: the CPU handler and device code read the same struct.
+#pragma once
+
+#include <cstdint>
+
+namespace jaxgemm {
+
+// Raised whenever this file or the attributes of a call change; Python sends the same number.
+inline constexpr int32_t kAbiVersion = 1;
+inline constexpr int kMaxBatchAxes = 4;
+inline constexpr int kMaxKnobs = 8;
+
+enum class DType : int32_t { kF32, kBF16, kF16, kU8 };
+
+enum class Activation : int32_t {
+  kNone,
+  kRelu,
+  kGelu,
+  kGeluExact,
+  kSilu,
+  kSigmoid,
+  kTanh,
+  kRelu2,
+};
+
+// Along which dimension of the product the elements of an operand are contiguous.
+enum class Major : int32_t { kMN, kK };
+
+// An operand or output. A batch axis that it does not have has stride 0.
+struct Tensor {
+  // Null where the operand or output is absent. Outputs are written through it.
+  void* data;
+  DType dtype;
+  // Elements between rows as stored; the last dimension is contiguous.
+  int64_t row_stride;
+  // Elements, outermost axis first.
+  int64_t batch_strides[kMaxBatchAxes];
+};
+
+struct GemmParams {
+  int32_t m;
+  int32_t n;
+  int32_t k;
+  // Matrices in d: the product of batch_sizes.
+  int64_t num_matrices;
+  int32_t num_batch_axes;
+  int32_t batch_sizes[kMaxBatchAxes];
+
+  // kK: stored as (m, k); kMN: stored as (k, m).
+  Major a_major;
+  // kK: stored as (n, k); kMN: stored as (k, n).
+  Major b_major;
+  Activation activation;
+
+  Tensor a;
+  Tensor b;
+  Tensor c;      // (m, n)
+  Tensor bias;   // (n)
+  Tensor alpha;  // scalar, float32, on the device
+  Tensor beta;   // scalar, float32, on the device; 0 means that c is not read
+  Tensor d;      // (m, n)
+  Tensor z;      // (m, n): what the activation is applied to
+
+  // Scratch memory that this call owns while it runs; its contents are undefined.
+  void* workspace;
+  int64_t workspace_bytes;
+  // What a kernel's config says at run time; each kernel gives them their meaning.
+  int32_t num_knobs;
+  int32_t knobs[kMaxKnobs];
+};
+
+}  // namespace jaxgemm

@@ -1,0 +1,42 @@
+// What Python looks up in a library, and the table of its instances.
+#include "abi/call.h"
+#include "abi/instance.h"
+
+// Written by the build: JAXGEMM_INSTANCE(name, dtype) for each compiled row of instances.json.
+#include "instances.inc"
+
+#define JAXGEMM_INSTANCE(name, dtype) \
+  extern "C" const char* jaxgemm_launch_##name(const jaxgemm::GemmParams&, CUstream_st*);
+JAXGEMM_INSTANCES
+#undef JAXGEMM_INSTANCE
+
+namespace jaxgemm {
+
+const Instance* FindInstance(std::string_view name) {
+  // The last row is empty, so that a library may have no instance.
+  static constexpr Instance instances[] = {
+#define JAXGEMM_INSTANCE(name, dtype) {#name, DType::dtype, jaxgemm_launch_##name},
+      JAXGEMM_INSTANCES
+#undef JAXGEMM_INSTANCE
+      {"", DType::kF32, nullptr}};
+  for (const Instance& instance : instances) {
+    if (instance.launch != nullptr && instance.name == name) {
+      return &instance;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace jaxgemm
+
+extern "C" {
+
+int JaxgemmAbiVersion() { return jaxgemm::kAbiVersion; }
+
+// The minor version of XLA's FFI headers: a runtime accepts it or an older one.
+int JaxgemmFfiMinor() { return XLA_FFI_API_MINOR; }
+
+void* JaxgemmCallTypeId() { return &jaxgemm::Call::id; }
+
+const void* JaxgemmCallTypeInfo() { return &jaxgemm::Call::info; }
+}

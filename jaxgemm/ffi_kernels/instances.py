@@ -1,0 +1,86 @@
+"""The compiled instances: rows of `ffi/instances.json`, read by the build and by the kernels."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+
+from jaxgemm.device import Device
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+# In a wheel the sources lie inside the package, in a checkout beside it.
+_SOURCE_FOLDERS = (_PACKAGE / "_csrc", _PACKAGE.parent / "ffi")
+# What an instance is compiled for unless its row says otherwise: the forms that CI compiles.
+DEFAULT_ARCHS = ("80", "90a")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """One compiled form of a kernel.
+
+    Attributes:
+      name: what the handler looks it up by; a C identifier.
+      kernel: the kernel's name, such as "cuda.naive".
+      header: the kernel's file, relative to ffi/.
+      template: the C++ type with its template arguments.
+      dtype: that of a and b.
+      cta_tile: rows, columns and depth of a step of one CTA.
+      stages: how many steps of operands are in flight.
+      smem_bytes: shared memory of one CTA.
+      max_registers: what a thread may use; the build's checks hold the compiler to it.
+      mma: whether its machine code must have tensor-core instructions.
+      archs: the architectures it can be compiled for, as in "90a".
+    """
+
+    name: str
+    kernel: str
+    header: str
+    template: str
+    dtype: str
+    cta_tile: tuple[int, int, int]
+    stages: int
+    smem_bytes: int
+    max_registers: int
+    mma: bool = False
+    archs: tuple[str, ...] = DEFAULT_ARCHS
+
+    def compiles_for(self, arch: str) -> bool:
+        """Whether it can be compiled for an architecture; "90a" alone means nothing else."""
+        if "80" in self.archs:
+            return int(arch.rstrip("af")) >= 80
+        return arch in self.archs
+
+
+def source_folder() -> Path | None:
+    """The folder of the C++ sources, None where they are missing."""
+    return next((path for path in _SOURCE_FOLDERS if (path / "instances.json").exists()), None)
+
+
+def arch(device: Device) -> str:
+    """The architecture to compile for a device: with the features of its own where it has any."""
+    major, minor = device.compute_capability
+    return f"{major}{minor}" + ("a" if major >= 9 else "")
+
+
+@functools.cache
+def instances() -> tuple[Instance, ...]:
+    """Every row of instances.json; none where the sources are missing."""
+    folder = source_folder()
+    if folder is None:
+        return ()
+    found = []
+    for kernel, data in json.loads((folder / "instances.json").read_text()).items():
+        for row in data["instances"]:
+            values = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+            found.append(Instance(kernel=kernel, header=data["header"], **values))
+    return tuple(found)
+
+
+def of_kernel(kernel: str) -> tuple[Instance, ...]:
+    """The rows of a kernel, in the file's order."""
+    return tuple(row for row in instances() if row.kernel == kernel)
+
+
+def kernel_names() -> tuple[str, ...]:
+    """The names of all kernels, each of which is a target that XLA can call."""
+    return tuple(dict.fromkeys(row.kernel for row in instances()))

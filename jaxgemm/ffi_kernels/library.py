@@ -1,0 +1,171 @@
+"""The compiled library: found or built, loaded, checked and registered with XLA.
+
+A library that lies beside the package (`prebuilt/`) wins. Otherwise it is looked for in a folder of
+the user, under a hash of the sources, the compiler and the options, and built there when a kernel
+first runs. Importing never builds, and asking `why_not` never does either.
+"""
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+
+import filelock
+import jax
+import platformdirs
+
+from jaxgemm.ffi_kernels import build, instances, toolchain
+from jaxgemm.ffi_kernels.toolchain import BuildError
+
+BUILD_COMMAND = "python -m jaxgemm.ffi_kernels build"
+# As kAbiVersion in ffi/abi/params.h.
+ABI_VERSION = 1
+_PREBUILT = Path(__file__).resolve().parent / "prebuilt" / "libjaxgemm_cuda.so"
+
+
+def cache_folder() -> Path:
+    """Where built libraries are kept: $JAXGEMM_CACHE_DIR, or the user's cache folder."""
+    root = os.environ.get("JAXGEMM_CACHE_DIR")
+    return (Path(root) if root else platformdirs.user_cache_path("jaxgemm")) / "ffi"
+
+
+def archs() -> tuple[str, ...]:
+    """The architectures to build for: those of this machine's GPUs, else all that are known."""
+    try:
+        gpus = jax.devices("gpu")
+    except RuntimeError:
+        return instances.DEFAULT_ARCHS
+    from jaxgemm import device
+
+    return tuple(sorted({instances.arch(device.from_jax(gpu)) for gpu in gpus}))
+
+
+def path_of(recipe: build.Recipe) -> Path:
+    """Where the library of a recipe is, once it is built."""
+    return cache_folder() / f"libjaxgemm_{recipe.platform.lower()}-{recipe.key}.so"
+
+
+@functools.cache
+def why_not() -> str | None:
+    """None if the CUDA library is there or could be built; else the reason. Builds nothing."""
+    if _PREBUILT.exists():
+        return _why_not_loadable(_PREBUILT)
+    try:
+        recipe = build.cuda_recipe(archs())
+    except BuildError as error:
+        return str(error)
+    path = path_of(recipe)
+    return _why_not_loadable(path) if path.exists() else None
+
+
+@functools.cache
+def why_not_built() -> str | None:
+    """None if the CUDA library need not be built any more; else the reason."""
+    if reason := why_not():
+        return reason
+    if _PREBUILT.exists() or path_of(build.cuda_recipe(archs())).exists():
+        return None
+    return f"the CUDA library is not built yet: run `{BUILD_COMMAND}`"
+
+
+def forget() -> None:
+    """Makes the next question look at the files again."""
+    why_not.cache_clear()
+    why_not_built.cache_clear()
+
+
+def ensure_built(recipe: build.Recipe) -> Path:
+    """The library of a recipe, built unless it is there; processes wait for one another.
+
+    Raises:
+      BuildError: it cannot be built.
+    """
+    path = path_of(recipe)
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(path.with_suffix(".lock")):
+        if not path.exists():
+            what = " ".join((recipe.platform, "kernels for", *(f"sm_{x}" for x in recipe.archs)))
+            what = what if recipe.archs else f"the {recipe.platform} handler"
+            build.build(recipe, path, build.progress_line(what))
+            forget()
+    return path
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    """Loads a library.
+
+    Raises:
+      BuildError: it does not fit this package or this version of JAX.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+        abi, minor = library.JaxgemmAbiVersion(), library.JaxgemmFfiMinor()
+    except (OSError, AttributeError) as error:
+        raise BuildError(f"{path} cannot be loaded: {error}") from error
+    if abi != ABI_VERSION:
+        raise BuildError(
+            f"{path} has ABI version {abi}, but this package needs {ABI_VERSION}: rebuild it"
+        )
+    if minor > toolchain.ffi_minor():
+        raise BuildError(
+            f"{path} was built with version 0.{minor} of XLA's FFI headers, but this JAX"
+            f" ({jax.__version__}) has 0.{toolchain.ffi_minor()}: rebuild it with the JAX that runs"
+        )
+    return library
+
+
+def _why_not_loadable(path: Path) -> str | None:
+    try:
+        _open(path)
+    except BuildError as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def register(platform: str) -> None:
+    """Makes the targets of all kernels known to XLA on a platform, "CUDA" or "cpu".
+
+    Raises:
+      BuildError: the library cannot be built or loaded.
+    """
+    if platform == "CUDA" and _PREBUILT.exists():
+        path = _PREBUILT
+    else:
+        recipe = build.cuda_recipe(archs()) if platform == "CUDA" else build.cpu_recipe()
+        path = ensure_built(recipe)
+    register_file(path, platform)
+
+
+def register_file(path: Path, platform: str) -> None:
+    """Loads a library and registers its handlers for every kernel.
+
+    Raises:
+      BuildError: it does not fit.
+    """
+    library = _open(path)
+    # A type must be registered before a handler that uses it, and XLA's CPU client replays what is
+    # queued before it exists in the other order.
+    jax.devices()
+    library.JaxgemmCallTypeId.restype = ctypes.c_void_p
+    library.JaxgemmCallTypeInfo.restype = ctypes.c_void_p
+    capsules = {
+        "type_id": _capsule(library.JaxgemmCallTypeId()),
+        "type_info": _capsule(library.JaxgemmCallTypeInfo()),
+    }
+    jax.ffi.register_ffi_type("jaxgemm.Call", capsules, platform=platform)  # pyright: ignore
+    handlers = {
+        "instantiate": jax.ffi.pycapsule(library.JaxgemmInstantiate),
+        "execute": jax.ffi.pycapsule(library.JaxgemmExecute),
+    }
+    for name in instances.kernel_names():
+        jax.ffi.register_ffi_target(f"jaxgemm.{name}", handlers, platform=platform)
+
+
+def _capsule(address: int) -> object:
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype = ctypes.py_object
+    make.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return make(address, None, None)

@@ -1,0 +1,68 @@
+"""Reasons to decline a problem that all CUDA kernels share; each is None where all is well."""
+
+import math
+from collections.abc import Iterator
+
+from jaxgemm.device import Device
+from jaxgemm.ffi_kernels import instances
+from jaxgemm.problem import Problem
+
+# As kMaxBatchAxes in ffi/abi/params.h.
+_MAX_BATCH_AXES = 4
+# What the epilogue reads and writes: the cases of LoadElement in ffi/parts/elements.cuh.
+_DTYPES = ("float32", "bfloat16", "float16")
+# The CTAs of a grid, each of which computes at least 16 x 16 elements of d.
+_MAX_ELEMENTS = 2**31 * 256
+
+
+def why_not_problem(problem: Problem, kernel: str) -> str | None:
+    """Why no instance of a kernel computes a problem, whatever the device."""
+    return next((x for x in _reasons(problem, kernel) if x is not None), None)
+
+
+def why_not_device(device: Device, oldest: tuple[int, int], newest: tuple[int, int]) -> str | None:
+    """Why a kernel cannot be compiled for a device."""
+    if device.platform != "cuda":
+        return f"{device.name} is not a CUDA device"
+    if oldest <= device.compute_capability <= newest:
+        return None
+    first, last = (".".join(map(str, x)) for x in (oldest, newest))
+    needed = first if first == last else f"{first} to {last}"
+    capability = ".".join(map(str, device.compute_capability))
+    return f"{device.name} has compute capability {capability}: this kernel needs {needed}"
+
+
+def _reasons(problem: Problem, kernel: str) -> Iterator[str | None]:
+    spec = problem.spec
+    if spec.ragged is not None:
+        yield f"{spec.ragged} is divided into groups: this kernel needs whole matrices"
+    if spec.gated:
+        yield "b_up is present: this kernel multiplies by one b"
+    known = tuple(dict.fromkeys(row.dtype for row in instances.of_kernel(kernel)))
+    dtype = problem.dtype("a").name
+    if dtype not in known:
+        yield f"a is {dtype}: this kernel needs {' or '.join(known)}"
+    if problem.dtype("b").name != dtype:
+        yield f"b is {problem.dtype('b')}: this kernel needs {dtype}, as a is"
+    for name in ("c", "bias", *spec.outputs):
+        if (name in spec.operands or name in spec.outputs) and (
+            problem.dtype(name).name not in _DTYPES
+        ):
+            yield f"{name} is {problem.dtype(name)}: this kernel needs {' or '.join(_DTYPES)}"
+    yield _why_not_batch(problem)
+
+
+def _why_not_batch(problem: Problem) -> str | None:
+    axes = problem.spec.batch
+    for index, names in enumerate(axes):
+        if "d" not in names:
+            return (
+                f"batch axis {index} of {problem.size[f'b{index}']} is summed over: this kernel"
+                " sums over k only; fold the axis into k"
+            )
+    if len(axes) > _MAX_BATCH_AXES:
+        return f"there are {len(axes)} batch axes: this kernel takes {_MAX_BATCH_AXES}; merge some"
+    elements = math.prod(problem.shape("d"))
+    if elements > _MAX_ELEMENTS:
+        return f"d has {elements} elements: this kernel writes {_MAX_ELEMENTS}; split the batch"
+    return None

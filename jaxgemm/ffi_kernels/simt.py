@@ -1,0 +1,93 @@
+"""The ladder without Tensor Cores: five kernels, from naive to warp tiles, that multiply in float32.
+
+What each adds to the one before stands at the head of its file in ffi/kernels/. They are lessons
+and yardsticks: `auto` leaves them to whoever names one, because cuBLAS, which answers for float32
+in their place, is faster.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jaxgemm.device import Device
+from jaxgemm.ffi_kernels import call, instances, library, limits
+from jaxgemm.kernel import Kernel, Operands
+from jaxgemm.problem import Problem
+
+_CAPABILITIES = (8, 0), (10, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The choice of a compiled instance.
+
+    Attributes:
+      instance: its name in ffi/instances.json.
+      cta_tile: rows, columns and contraction depth of one step.
+      stages: how many steps of operands are in flight.
+      smem_bytes: shared memory of one CTA.
+      mma_family: "", as in `Device.tflops`: it multiplies without Tensor Cores.
+    """
+
+    instance: str
+    cta_tile: tuple[int, int, int]
+    stages: int
+    smem_bytes: int
+    mma_family: str = ""
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs that share operand loads."""
+        return 1
+
+    @property
+    def split_k(self) -> int:
+        """CTAs that share one tile's contraction."""
+        return 1
+
+
+def _why_not(kernel: str, problem: Problem, device: Device) -> str | None:
+    return (
+        limits.why_not_device(device, *_CAPABILITIES)
+        or limits.why_not_problem(problem, kernel)
+        or library.why_not()
+    )
+
+
+def _configs(kernel: str, problem: Problem, device: Device) -> tuple[Config, ...]:
+    del device
+    dtype = problem.dtype("a").name
+    return tuple(
+        Config(row.name, row.cta_tile, row.stages, row.smem_bytes)
+        for row in instances.of_kernel(kernel)
+        if row.dtype == dtype
+    )
+
+
+def _run(
+    kernel: str, problem: Problem, config: Any, operands: Operands
+) -> tuple[jax.Array, ...]:
+    return call.run(problem, kernel, config.instance, operands)
+
+
+def _why_not_auto() -> str:
+    return "a lesson: `auto` leaves it to those who name it"
+
+
+def _rung(name: str, efficiency: float) -> Kernel:
+    return Kernel(
+        name=name,
+        version=1,
+        why_not=functools.partial(_why_not, name),
+        configs=functools.partial(_configs, name),
+        run=functools.partial(_run, name),
+        efficiency=efficiency,
+        why_not_auto=_why_not_auto,
+    )
+
+
+# Shares of the rate of FMAs that they are expected to reach, from the traffic of each.
+KERNELS: Sequence[Kernel] = (_rung("cuda.naive", 0.02),)
