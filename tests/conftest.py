@@ -3,8 +3,13 @@
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.tuning_fakes import Clock
 
 _ON_GPU = os.environ.get("JAXGEMM_TEST_GPU") == "1"
 _NUM_DEVICES = "--xla_force_host_platform_device_count"
@@ -66,3 +71,21 @@ def strict_policy() -> Iterator[None]:
         return
     with jax.default_matmul_precision("highest"):
         yield
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """The folder of the tables of a user who has none."""
+    from tests import tuning_fakes
+
+    with tuning_fakes.user_home(tmp_path) as folder:
+        yield folder
+
+
+@pytest.fixture
+def clock() -> Iterator["Clock"]:
+    """A clock that only fakes move."""
+    from tests import tuning_fakes
+
+    with tuning_fakes.fake_time() as found:
+        yield found

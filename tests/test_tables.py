@@ -7,7 +7,6 @@ import math
 import multiprocessing
 import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import cache, search
 from jaxgemm.tuning.cache import Table, TuningWarning
-from tests import tuning_fakes as fakes
 from tests.kernel_cases import EXTRAS, LARGE_CASES, SMALL_CASES
 from tests.tuning_fakes import (
     SMALL,
@@ -40,19 +38,7 @@ ROOT = Path(__file__).parent.parent
 # As a user has it: a kernel that is wrong or missing never stops a search or a plan.
 AUTO = Policy()
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path) -> Iterator[Path]:
-    """The folder of the user's tables, of which there are none."""
-    with fakes.user_home(tmp_path) as folder:
-        yield folder
-
-
-@pytest.fixture
-def clock() -> Iterator[fakes.Clock]:
-    """A clock that only fakes move."""
-    with fakes.fake_time() as found:
-        yield found
+pytestmark = pytest.mark.usefixtures("home")
 
 
 # Values and documents.

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from jaxgemm import device, dispatch, reference, registry
 from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import cache, search
-from tests import tuning_fakes as fakes
 from tests.kernel_cases import LARGE_CASES
 from tests.tuning_fakes import (
     TALL,
@@ -34,12 +32,7 @@ ROOT = Path(__file__).parent.parent
 # As a user has it: a kernel that is wrong or missing never stops a search or a plan.
 AUTO = Policy()
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path) -> Iterator[Path]:
-    """The folder of the user's tables, of which there are none."""
-    with fakes.user_home(tmp_path) as folder:
-        yield folder
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_user_then_shipped_then_nearest_then_model() -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from jaxgemm.policy import Policy
 from jaxgemm.tuning import cache, search, timing
 from jaxgemm.tuning.found import Candidate
 from jaxgemm.tuning.times import Times
-from tests import tuning_fakes as fakes
 from tests.kernel_cases import EXTRAS
 from tests.tuning_fakes import (
     SMALL,
@@ -37,19 +36,7 @@ ROOT = Path(__file__).parent.parent
 # As a user has it: a kernel that is wrong or missing never stops a search or a plan.
 AUTO = Policy()
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path) -> Iterator[Path]:
-    """The folder of the user's tables, of which there are none."""
-    with fakes.user_home(tmp_path) as folder:
-        yield folder
-
-
-@pytest.fixture
-def clock() -> Iterator[fakes.Clock]:
-    """A clock that only fakes move."""
-    with fakes.fake_time() as found:
-        yield found
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_tune_finds_the_fastest_and_plans_use_it(clock: Clock, home: Path) -> None:
