@@ -35,7 +35,7 @@ def line(record: Record) -> str:
     state = f"{_whole(record.sm_mhz):>5} {_whole(record.power_w):>4}"
     notes = "" if record.mode == "forward" else f" {record.mode}"
     notes += " sustained" if record.regime == "sustained" else ""
-    notes += " CLOCKS DISAGREE" if record.agrees is False else ""
+    notes += " CLOCKS DISAGREE" if record.clocks_agree is False else ""
     error = "-" if record.max_error_ratio is None else f"{record.max_error_ratio:.2f}"
     return f"{start} {numbers} {ratio:>7} {interval:>13} {state}  {error}{notes}"
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks import environment
 from jaxgemm.tuning import times
+from jaxgemm.tuning.graphs import Check
 from jaxgemm.tuning.times import Times
 
 
@@ -35,8 +36,6 @@ def timed(measured: Times, baseline: Times | None, flops: int, moved_bytes: int)
         "p10_us": significant(measured.percentile_us(10), 7),
         "p90_us": significant(measured.percentile_us(90), 7),
         "p99_us": significant(measured.percentile_us(99), 7),
-        "wall_us": significant(measured.wall_us, 7),
-        "agrees": measured.agrees,
         "alternated": measured.alternated,
         "kernels": measured.kernels,
         "tflops": significant(flops / measured.median_us / 1e6),
@@ -48,4 +47,19 @@ def timed(measured: Times, baseline: Times | None, flops: int, moved_bytes: int)
         "power_w": measured.state.power_w,
         "temperature_c": measured.state.temperature_c,
         "throttle": measured.state.throttle,
+    }
+
+
+def checked(check: Check | None) -> dict[str, Any]:
+    """How kernel times were checked against the wall clock, and what came out."""
+    if check is None:
+        return {}
+    wall = "wall_us" if check.launched == "calls" else "graph_us"
+    reason = check.incomparable
+    return {
+        "check": check.launched,
+        wall: significant(check.wall_us, 7),
+        "check_cupti_us": significant(check.cupti_us, 7),
+        "clocks_agree": check.agrees,
+        "reason": f"clocks are not compared: {reason}" if reason else "",
     }

@@ -15,6 +15,8 @@ from typing import Any
 # ok: timed; counted: counters instead of times; wrong: does not pass the gate; unsupported: cannot
 # express or run the row; failed: raised.
 STATUSES = ("ok", "counted", "wrong", "unsupported", "failed")
+# How calls were launched when their kernel times were checked; see `graphs.Check`.
+CHECKS = ("graph", "chain", "calls")
 _TIMES = ("median_us", "p10_us", "p90_us", "p99_us")
 
 
@@ -34,11 +36,16 @@ class Record:
       impl: a kernel's registry name, "jaxgemm", "jnp.dot", "xla.best", "torch.mm" …
       config: what the implementation chose, as text.
       status: one of `STATUSES`.
-      reason: why there is no time.
+      reason: why there is no time, or why its check says nothing.
       clock: "cupti" or "wall".
       samples: timed calls.
       median_us, p10_us, p90_us, p99_us: microseconds a call.
-      wall_us: mean of many calls enqueued back to back, for comparison; `agrees`: within 5 %.
+      check: how calls were launched when their kernel times were checked, one of `CHECKS`.
+      graph_us: wall clock of a call, for "graph" and "chain"; wall_us: the same for "calls".
+      check_cupti_us: kernel time of a call in the same conditions.
+      clocks_agree: whether these two are the same within 5 %; None where gaps between launches
+        would decide.
+      agrees: only in records before `check`, which compared other conditions with one another.
       alternated: whether launches alternated with those of the other implementations.
       kernels: names of the kernels of one call.
       tflops: useful operations over the median, 1e12 a second.
@@ -91,7 +98,11 @@ class Record:
     p10_us: float | None = None
     p90_us: float | None = None
     p99_us: float | None = None
+    check: str | None = None
+    graph_us: float | None = None
     wall_us: float | None = None
+    check_cupti_us: float | None = None
+    clocks_agree: bool | None = None
     agrees: bool | None = None
     alternated: bool | None = None
     kernels: tuple[str, ...] = ()
@@ -172,6 +183,7 @@ def validate(fields: Mapping[str, Any]) -> None:
             raise ValueError(f"record: {name} = {value} should be finite")
     if fields["status"] not in STATUSES:
         raise ValueError(f"record: status {fields['status']!r} should be one of {STATUSES}")
+    _validate_check(fields)
     timed = [name for name in _TIMES if fields.get(name) is not None]
     if fields["status"] == "ok" and len(timed) < len(_TIMES):
         raise ValueError(f"record: {fields['row']} is ok and should have all of {_TIMES}")
@@ -179,6 +191,21 @@ def validate(fields: Mapping[str, Any]) -> None:
         raise ValueError(f"record: {fields['row']} is {fields['status']} and should have no time")
     if fields["status"] not in ("ok", "counted") and not fields.get("reason"):
         raise ValueError(f"record: {fields['row']} is {fields['status']} and should have a reason")
+
+
+def _validate_check(fields: Mapping[str, Any]) -> None:
+    check = fields.get("check")
+    if check not in (None, *CHECKS):
+        raise ValueError(f"record: check {check!r} should be one of {CHECKS}")
+    wall = "wall_us" if check == "calls" else "graph_us"
+    needed = {
+        wall: check is not None,
+        "check": fields.get("graph_us") is not None,
+        "check_cupti_us": fields.get("clocks_agree") is not None,
+    }
+    for name, needs in needed.items():
+        if needs and fields.get(name) is None:
+            raise ValueError(f"record: {fields['row']} has a check and should have {name}")
 
 
 def to_json(record: Record) -> str:

@@ -14,7 +14,7 @@ from benchmarks.cases import Case
 from benchmarks.manifest import Row
 from benchmarks.records import Record
 from benchmarks.variants import Implementation, Variant
-from jaxgemm.tuning import gate, timing
+from jaxgemm.tuning import gate, graphs, timing
 
 # Calls of each variant of an implementation, to find the best.
 _TRIAL_ITERATIONS = 8
@@ -68,6 +68,14 @@ class _Entry:
     error: float
     arguments: list[Any]
 
+    def check(self) -> dict[str, Any]:
+        """The fields of the check of its kernel times; one that breaks loses no times."""
+        try:
+            found = graphs.check(self.variant.call, self.arguments, self.variant.wait)
+        except Exception as error:
+            return {"reason": f"clocks are not compared: {type(error).__name__}: {error}"[:400]}
+        return fields.checked(found)
+
 
 class Runner:
     """Rows in, records out."""
@@ -112,9 +120,12 @@ class Runner:
                 yield found
             elif found is not None:
                 entries.append(found)
+        checks = {entry.implementation.name: entry.check() for entry in entries}
         for regime in self._options.regimes:
             record = dataclasses.replace(empty, regime=regime)
-            yield from self._timed(entries, case, mode, regime, record)
+            for timed in self._timed(entries, case, mode, regime, record):
+                ok = timed.status == "ok"
+                yield dataclasses.replace(timed, **checks[timed.impl]) if ok else timed
 
     def _admit(
         self,

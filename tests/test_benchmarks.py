@@ -36,7 +36,8 @@ from benchmarks import (
 from benchmarks.records import Record
 from benchmarks.runner import Options, Runner
 from benchmarks.variants import Implementation, compiled
-from jaxgemm.tuning import gate, resources, timing
+from jaxgemm.tuning import cupti, gate, resources, timing
+from jaxgemm.tuning.graphs import Check
 from jaxgemm.tuning.times import Times, ratio
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -143,12 +144,33 @@ def test_a_record_survives_being_written_and_read(tmp_path: pathlib.Path):
         ({"status": "wrong"}, "should have no time"),
         ({"kernels": "one"}, "kernels"),
         ({"versions": {"jax": 11}}, "versions"),
+        ({"check": "guess", "graph_us": 1.0}, "check 'guess'"),
+        ({"check": "graph"}, "should have graph_us"),
+        ({"check": "calls"}, "should have wall_us"),
+        ({"graph_us": 1.0}, "should have check"),
+        ({"check": "graph", "graph_us": 1.0, "clocks_agree": True}, "should have check_cupti_us"),
     ],
 )
 def test_invalid_records_are_refused(changes: dict[str, Any], message: str):
     good = json.loads(records.to_json(_record()))
     with pytest.raises(ValueError, match=message):
         records.validate({**good, **changes})
+
+
+@pytest.mark.parametrize("launched", records.CHECKS)
+def test_a_check_is_recorded_and_only_disagreement_is_shown(launched: Any):
+    for wall_us, cupti_us, agrees in (
+        (110.0, 100.0, False),
+        (101.0, 100.0, True),
+        (9.0, 5.0, None),
+    ):
+        found = fields.checked(Check(launched, wall_us, cupti_us, 1.0, 1))
+        record = _record(**found)
+        assert records.from_json(records.to_json(record)) == record
+        assert (record.check, record.clocks_agree) == (launched, agrees)
+        assert (record.wall_us if launched == "calls" else record.graph_us) == wall_us
+        assert ("gaps between kernels" in record.reason) == (agrees is None)
+        assert ("CLOCKS DISAGREE" in console.line(record)) == (agrees is False)
 
 
 def test_a_record_without_a_field_or_a_reason_is_refused(tmp_path: pathlib.Path):
@@ -209,7 +231,6 @@ def test_a_cpu_is_timed_by_the_wall_clock():
     calls = {name: timing.compile_for(jnp.add, x, x) for name in "ab"}
     times = timing.measure({n: lambda x, f=f: f(x, x) for n, f in calls.items()}, [x, x])
     assert {t.clock for t in times.values()} == {"wall"}
-    assert all(t.wall_us is None and t.agrees is None for t in times.values())
 
 
 class _Device:
@@ -218,7 +239,7 @@ class _Device:
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.launched: list[tuple[str, float]] = []
         self.sets: list[Any] = []
-        monkeypatch.setattr(timing, "_record", self._record)
+        monkeypatch.setattr(cupti, "record", self._record)
         monkeypatch.setattr(timing, "_REST_SECONDS", 0)
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
@@ -229,8 +250,10 @@ class _Device:
 
         return call
 
-    def _record(self, run: Callable[[], Any]) -> list[tuple[str, float]]:
-        run()
+    def _record(
+        self, run: Callable[[], Any], warm_up: Callable[[], Any] | None = None
+    ) -> list[tuple[str, float]]:
+        (warm_up or run)()
         self.launched, self.sets = [], []
         run()
         return list(self.launched)
@@ -271,13 +294,18 @@ def test_kernels_that_cannot_be_told_apart_are_timed_one_by_one(monkeypatch: pyt
     assert not any(t.alternated for t in times.values())
 
 
-def test_sums_that_disagree_with_the_wall_clock_are_marked(monkeypatch: pytest.MonkeyPatch):
+def test_a_sustained_turn_counts_from_its_middle_on(monkeypatch: pytest.MonkeyPatch):
     device = _Device(monkeypatch)
-    # A million microseconds that took none; the others are too short to be compared.
-    calls = {"liar": device.candidate(("a", 1e6)), "short": device.candidate(("b", 5.0))}
-    times = timing.measure(calls, range(3), iterations=10)
-    assert times["liar"].agrees is False
-    assert times["short"].agrees is None
+    number = iter(range(10**6))
+
+    def call(x: Any) -> None:
+        device.launched.append(("gemm", float(next(number))))
+
+    measured = timing.measure({"one": call}, range(3), regime="sustained", iterations=10)
+    # Turns of ten calls, the first turn right after the warm-up.
+    first = measured["one"].samples_us[0] - 5
+    later = [first + turn + i for turn in (0, 10) for i in range(5, 10)]
+    assert list(measured["one"].samples_us) == later
 
 
 def test_ptxas_is_read():

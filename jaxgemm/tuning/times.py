@@ -21,9 +21,6 @@ class Times:
       samples_us: one time a call.
       clock: "cupti": kernel time; "wall": the time of a call on the host, dispatch included.
       kernels: names of the kernels of one call, in order; empty for "wall".
-      wall_us: mean time of a call among many that are enqueued back to back.
-      agrees: whether `wall_us` agrees with the median of the kernel sums; None where it cannot be
-        compared: the call is too short or the host cannot keep the device busy.
       state: clocks and power meanwhile.
       alternated: whether launches alternated with those of the other candidates.
     """
@@ -31,8 +28,6 @@ class Times:
     samples_us: tuple[float, ...]
     clock: Literal["cupti", "wall"]
     kernels: tuple[str, ...] = ()
-    wall_us: float | None = None
-    agrees: bool | None = None
     state: clocks.State = dataclasses.field(default_factory=clocks.State)
     alternated: bool = True
 

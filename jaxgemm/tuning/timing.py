@@ -11,12 +11,13 @@ sum, by CUPTI, over all kernels of a call; launches of all candidates alternate 
 they share the state of the card. Two regimes:
 
     burst      after a rest, a few launches: clocks are high
-    sustained  each candidate back to back for half a second, in turns: the card settles at the
-               clock that its power limit allows for that candidate; later halves count
+    sustained  each candidate back to back for a quarter of a second, in two turns each, after a
+               tenth of a second each as a warm-up: in the first half of a turn the card settles
+               at the clock that its power limit allows for that candidate; the later half counts
 
-The sums are checked against the wall clock of many calls that are enqueued back to back. On a CPU
-the time is the wall clock of a call, dispatch included, for short calls the mean of up to 32;
-`Times.clock` says which.
+`graphs.py` checks such sums against the wall clock of captured CUDA graphs. On a CPU the time is
+the wall clock of a call, dispatch included, for short calls the mean of up to 32; `Times.clock`
+says which.
 
 Check a candidate with `gate.py` before it is timed: a wrong one has no time.
 """
@@ -33,25 +34,25 @@ import jax
 import jax.numpy as jnp
 
 from jaxgemm import device
-from jaxgemm.tuning import clocks
+from jaxgemm.tuning import clocks, cupti, launches
+from jaxgemm.tuning.cupti import Record
+from jaxgemm.tuning.launches import Call, Candidate
 from jaxgemm.tuning.times import Times
 
 Operands = Mapping[str, Any]
-Call = Callable[[Any], Any]
 Regime = Literal["burst", "sustained"]
 
-# CUPTI sums and the wall clock of back-to-back calls must agree this well.
-AGREEMENT = 0.05
-# Shorter calls are not compared with the wall clock: gaps between launches, of a few
-# microseconds, are no longer small beside them.
-_SHORTEST_COMPARED_US = 100.0
 # On a CPU: what a sample should last, so that the scheduler's whims average out.
 _SHORTEST_SAMPLE_US = 500.0
 _MAX_SETS = 128
 _REST_SECONDS = 0.2
 _BURST_SECONDS = 0.1
-_BLOCK_SECONDS = 0.5
-_BLOCKS = 2
+_TURN_SECONDS = 0.25
+_TURNS = 2
+# How much of a turn each candidate takes before the turns.
+_WARM_UP = 0.4
+_PACE_LAUNCHES = 8
+_WALL_SECONDS = 0.5
 
 
 def rotation_bytes() -> int:
@@ -103,12 +104,32 @@ def _random(key: jax.Array, aval: Any, std: float) -> jax.Array:
     return (std * jax.random.normal(key, aval.shape, wide)).astype(dtype)
 
 
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A compiled function that remembers what it was compiled from.
+
+    Attributes:
+      executable: is called.
+      function: what JAX traced.
+      options: of XLA.
+    """
+
+    executable: Callable[..., Any]
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+
+    def __call__(self, *args: Any) -> Any:
+        """Starts the work."""
+        return self.executable(*args)
+
+
 def compile_for(
     function: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None
-) -> Call:
+) -> Compiled:
     """`function`, compiled ahead of time for arguments like these, with XLA's options."""
+    options = dict(options or {})
     lowered = jax.jit(function).lower(*args)
-    return lowered.compile(compiler_options=dict(options) if options else None)
+    return Compiled(lowered.compile(compiler_options=options or None), function, options)
 
 
 def measure(
@@ -127,7 +148,7 @@ def measure(
       sets: the arguments to rotate through, in common or for each candidate.
       regime: "burst" or "sustained".
       iterations: timed calls of each candidate; None: what fits into a few hundredths of a second,
-        10 to 200. For "sustained", of each of two turns; None: what takes half a second.
+        10 to 200. For "sustained", of each of two turns; None: what takes a quarter of a second.
       waits: candidate → a function that waits for the device, for candidates whose work JAX
         does not order among its own (another library's stream). The device is idle before and
         after each of their launches.
@@ -138,7 +159,7 @@ def measure(
     if not isinstance(sets, Mapping):
         sets = dict.fromkeys(candidates, sets)
     entries = [
-        _Candidate(name, call, sets[name], (waits or {}).get(name))
+        Candidate(name, call, sets[name], (waits or {}).get(name))
         for name, call in candidates.items()
     ]
     for entry in entries:
@@ -159,81 +180,27 @@ def trial_us(
 
     `wait` is that of `measure`.
     """
-    entry = _Candidate("trial", call, sets, wait)
+    entry = Candidate("trial", call, sets, wait)
     if jax.default_backend() != "gpu":
         _wall_us(entry, 0)
         return statistics.median(_wall_us(entry, index) for index in range(iterations))
     return statistics.median(_alone(entry, iterations))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Candidate:
-    name: str
-    call: Call
-    sets: Sequence[Any]
-    foreign_wait: Callable[[], None] | None
-
-    def launch(self, index: int) -> Any:
-        return self.call(self.sets[index % len(self.sets)])
-
-    def wait(self, result: Any) -> None:
-        if self.foreign_wait is None:
-            jax.block_until_ready(result)
-        else:
-            self.foreign_wait()
-
-
-class _Program:
-    """A Python function that `profiler.measure` calls as it is, instead of under jit."""
-
-    def __init__(self, run: Callable[[], Any]) -> None:
-        self._run = run
-
-    def __call__(self) -> Any:
-        return self._run()
-
-    def trace(self) -> Any:
-        raise NotImplementedError
-
-    def lower(self) -> Any:
-        raise NotImplementedError
-
-
-Record = tuple[str, float]
-
-
-def _record(run: Callable[[], Any]) -> list[Record]:
-    """(name, microseconds) of every kernel that `run` launches, which must wait for them.
-
-    `run` is called twice, first as a warm-up.
-    """
-    from jax.experimental.mosaic.gpu import profiler
-
-    _, records = profiler.measure(_Program(run), aggregate=False)()
-    if not records:
-        raise RuntimeError("CUPTI saw no kernel")
-    return [(name, 1e3 * time_ms) for name, time_ms in records]
-
-
-def _kernels(entry: _Candidate) -> list[Record]:
+def _kernels(entry: Candidate) -> list[Record]:
     """The kernels of one call."""
-    return _record(lambda: entry.wait(entry.launch(1)))
-
-
-def _num_launches(seconds: float, time_us: float, low: int, high: int) -> int:
-    return int(min(high, max(low, seconds * 1e6 / max(time_us, 0.1))))
+    return cupti.record(lambda: entry.wait(entry.launch(1)))
 
 
 def _burst(
-    entries: list[_Candidate],
+    entries: list[Candidate],
     kernels: dict[str, list[Record]],
     iterations: int | None,
     sampler: clocks.Sampler,
 ) -> dict[str, Times]:
     alone = {name: sum(time_us for _, time_us in records) for name, records in kernels.items()}
-    walls = {e.name: _back_to_back(e, _num_launches(0.02, alone[e.name], 10, 200)) for e in entries}
     # All of it is run twice, the first time as a warm-up.
-    rounds = iterations or _num_launches(_BURST_SECONDS / 2, sum(alone.values()), 8, 200)
+    rounds = iterations or launches.count(_BURST_SECONDS / 2, sum(alone.values()), 8, 200)
     order = _alternating(entries, rounds)
     spans: list[tuple[float, float]] = []
 
@@ -243,25 +210,22 @@ def _burst(
         spans.append((start, time.perf_counter()))
 
     time.sleep(_REST_SECONDS)
-    records = _record(run)
+    records = cupti.record(run)
     samples, alternated = _split(order, kernels, records), True
     if samples is None:
         time.sleep(_REST_SECONDS)
         samples, alternated = {e.name: _alone(e, rounds) for e in entries}, False
     state = sampler.state(*spans[-1])
-    return {
-        e.name: _times(samples[e.name], kernels[e.name], walls[e.name], state, alternated)
-        for e in entries
-    }
+    return {e.name: _times(samples[e.name], kernels[e.name], state, alternated) for e in entries}
 
 
-def _alternating(entries: list[_Candidate], rounds: int) -> list[_Candidate]:
+def _alternating(entries: list[Candidate], rounds: int) -> list[Candidate]:
     """A B C C B A A B C …: drift of the clocks falls on all alike."""
     forth = (entries, entries[::-1])
     return list(itertools.chain.from_iterable(forth[i % 2] for i in range(rounds)))
 
 
-def _launch_all(order: list[_Candidate]) -> None:
+def _launch_all(order: list[Candidate]) -> None:
     """Launches in this order. Each takes the next set, so no launch follows one on its own set."""
     result, last = None, order[0]
     for index, entry in enumerate(order):
@@ -272,7 +236,7 @@ def _launch_all(order: list[_Candidate]) -> None:
 
 
 def _split(
-    order: list[_Candidate], kernels: dict[str, list[Record]], records: list[Record]
+    order: list[Candidate], kernels: dict[str, list[Record]], records: list[Record]
 ) -> dict[str, list[float]] | None:
     """The sum of each launch, by position; None if the names are not those that were seen alone."""
     samples: dict[str, list[float]] = {entry.name: [] for entry in order}
@@ -287,106 +251,77 @@ def _split(
     return samples if position == len(records) else None
 
 
-def _alone(entry: _Candidate, launches: int) -> list[float]:
+def _alone(entry: Candidate, num_launches: int) -> list[float]:
     """The sum of each launch of one candidate, which all have as many kernels."""
-    records = _record(lambda: _launch_all([entry] * launches))
-    per_launch, left = divmod(len(records), launches)
+    records = cupti.record(lambda: _launch_all([entry] * num_launches))
+    per_launch, left = divmod(len(records), num_launches)
     if left:
         raise RuntimeError(
-            f"{entry.name}: CUPTI saw {len(records)} kernels of {launches} equal launches"
+            f"{entry.name}: CUPTI saw {len(records)} kernels of {num_launches} equal launches"
         )
     parts = itertools.batched(records, per_launch)
     return [sum(time_us for _, time_us in part) for part in parts]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Wall:
-    time_us: float
-    host_us: float
-
-
-def _back_to_back(entry: _Candidate, launches: int) -> _Wall:
-    """The wall clock of calls that are enqueued without waiting, and what the host needs for one.
-
-    The host's share is that of the first few: later ones wait for room in the queue.
-    """
-    entry.wait(entry.launch(0))
-    few = min(8, launches)
-    start = enqueued = time.perf_counter()
-    result = None
-    for index in range(launches):
-        result = entry.launch(index + 1)
-        if index + 1 == few:
-            enqueued = time.perf_counter()
-    entry.wait(result)
-    end = time.perf_counter()
-    return _Wall(1e6 * (end - start) / launches, 1e6 * (enqueued - start) / few)
-
-
 def _times(
-    samples: list[float],
-    kernels: list[Record],
-    wall: _Wall,
-    state: clocks.State,
-    alternated: bool,
+    samples: list[float], kernels: list[Record], state: clocks.State, alternated: bool
 ) -> Times:
-    median_us = statistics.median(samples)
-    comparable = median_us >= _SHORTEST_COMPARED_US and wall.host_us < 0.8 * median_us
-    agrees = abs(wall.time_us / median_us - 1) <= AGREEMENT if comparable else None
     names = tuple(name for name, _ in kernels)
-    return Times(tuple(samples), "cupti", names, wall.time_us, agrees, state, alternated)
+    return Times(tuple(samples), "cupti", names, state, alternated)
 
 
 def _sustained(
-    entries: list[_Candidate],
+    entries: list[Candidate],
     kernels: dict[str, list[Record]],
     iterations: int | None,
     sampler: clocks.Sampler,
 ) -> dict[str, Times]:
-    """Turns of half a second each; all turns are taken once as a warm-up, then recorded."""
-    turns = [
-        (entry, iterations or _num_launches(_BLOCK_SECONDS, _pace_us(entry), 20, 20000))
-        for entry in entries * _BLOCKS
-    ]
-    walls: dict[str, list[_Wall]] = {entry.name: [] for entry in entries}
-    spans: dict[str, list[tuple[float, float]]] = {entry.name: [] for entry in entries}
+    """Turns of a quarter of a second each, after a shorter one for each as a warm-up."""
+    turns = {
+        entry.name: iterations or launches.count(_TURN_SECONDS, _pace_us(entry), 20, 20000)
+        for entry in entries
+    }
+    order = [entry for entry in entries * _TURNS for _ in range(turns[entry.name])]
+    spans: dict[str, tuple[float, float]] = {}
+
+    def warm_up() -> None:
+        for entry in entries:
+            _launch_all([entry] * math.ceil(turns[entry.name] * _WARM_UP))
 
     def run() -> None:
-        for entry, launches in turns:
+        for entry in entries * _TURNS:
             start = time.perf_counter()
-            walls[entry.name].append(_back_to_back(entry, launches - 1))
-            spans[entry.name].append((start, time.perf_counter()))
+            _launch_all([entry] * turns[entry.name])
+            spans[entry.name] = (start, time.perf_counter())
 
-    records = _record(run)
-    order = [entry for entry, launches in turns for _ in range(launches)]
-    samples = _split(order, kernels, records)
+    samples = _split(order, kernels, cupti.record(run, warm_up))
     if samples is None:
         raise RuntimeError("CUPTI saw other kernels in a turn than in a single call")
     times = {}
     for entry in entries:
-        turn = len(samples[entry.name]) // _BLOCKS
+        turn = turns[entry.name]
         later = [s for i, s in enumerate(samples[entry.name]) if i % turn >= turn // 2]
-        start, end = spans[entry.name][-1]
+        start, end = spans[entry.name]
         state = sampler.state((start + end) / 2, end)
-        # The last turn of the warm-up, which CUPTI does not slow down.
-        wall = walls[entry.name][_BLOCKS - 1]
-        times[entry.name] = _times(later, kernels[entry.name], wall, state, True)
+        times[entry.name] = _times(later, kernels[entry.name], state, True)
     return times
 
 
-def _pace_us(entry: _Candidate) -> float:
+def _pace_us(entry: Candidate) -> float:
     """How long a call takes among others, whatever limits it."""
-    return _back_to_back(entry, 8).time_us
+    start = time.perf_counter()
+    _launch_all([entry] * _PACE_LAUNCHES)
+    return 1e6 * (time.perf_counter() - start) / _PACE_LAUNCHES
 
 
 def _wall_times(
-    entries: list[_Candidate], regime: Regime, iterations: int | None
+    entries: list[Candidate], regime: Regime, iterations: int | None
 ) -> dict[str, Times]:
     """Wall clock of calls, each waited for, in alternation; short ones several at a time."""
-    seconds = 4 * _BLOCK_SECONDS if regime == "sustained" else _BLOCK_SECONDS
+    seconds = 4 * _WALL_SECONDS if regime == "sustained" else _WALL_SECONDS
     longest = max(_wall_us(entry, 1) for entry in entries)
     calls = math.ceil(_SHORTEST_SAMPLE_US / max(longest, _SHORTEST_SAMPLE_US / 32))
-    order = _alternating(entries, iterations or _num_launches(seconds, calls * longest, 9, 1000))
+    order = _alternating(entries, iterations or launches.count(seconds, calls * longest, 9, 1000))
     samples: dict[str, list[float]] = {entry.name: [] for entry in entries}
     for index, entry in enumerate(order):
         several = [_wall_us(entry, index * calls + i) for i in range(calls)]
@@ -394,7 +329,7 @@ def _wall_times(
     return {name: Times(tuple(values), "wall") for name, values in samples.items()}
 
 
-def _wall_us(entry: _Candidate, index: int) -> float:
+def _wall_us(entry: Candidate, index: int) -> float:
     start = time.perf_counter()
     entry.wait(entry.launch(index))
     return 1e6 * (time.perf_counter() - start)
