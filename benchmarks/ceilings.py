@@ -58,7 +58,7 @@ def _measured(name: str) -> Iterator[Record]:
         call = timing.compile_for(lambda operands: function(operands["x"]), sets[0])
         times = timing.measure({name: call}, sets, iterations=command.iterations())[name]
         timed = fields.timed(times, None, elements, 4 * elements * moves)
-        yield dataclasses.replace(blank, **timed)
+        yield dataclasses.replace(blank, **timed, **fields.checked(call, sets))
     except Exception as error:
         yield records.failed(blank, error)
 

@@ -1,11 +1,13 @@
-"""The fields of a record that do not depend on what was measured: its times, and where it was."""
+"""The fields that records share: times, how these were checked, and where it was."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks import environment
-from jaxgemm.tuning import times
+from jaxgemm.tuning import graphs, times
 from jaxgemm.tuning.graphs import Check
+from jaxgemm.tuning.launches import Call
 from jaxgemm.tuning.times import Times
 
 
@@ -50,10 +52,22 @@ def timed(measured: Times, baseline: Times | None, flops: int, moved_bytes: int)
     }
 
 
-def checked(check: Check | None) -> dict[str, Any]:
+def checked(
+    call: Call, sets: Sequence[Any], wait: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """Checks the kernel times of a candidate of `timing.measure`.
+
+    A check that breaks is a reason and loses no times.
+    """
+    try:
+        check = graphs.check(call, sets, wait)
+    except Exception as error:
+        return {"reason": f"clocks are not compared: {type(error).__name__}: {error}"[:400]}
+    return {} if check is None else of_check(check)
+
+
+def of_check(check: Check) -> dict[str, Any]:
     """How kernel times were checked against the wall clock, and what came out."""
-    if check is None:
-        return {}
     wall = "wall_us" if check.launched == "calls" else "graph_us"
     reason = check.incomparable
     return {

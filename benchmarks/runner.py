@@ -14,7 +14,7 @@ from benchmarks.cases import Case
 from benchmarks.manifest import Row
 from benchmarks.records import Record
 from benchmarks.variants import Implementation, Variant
-from jaxgemm.tuning import gate, graphs, timing
+from jaxgemm.tuning import gate, timing
 
 # Calls of each variant of an implementation, to find the best.
 _TRIAL_ITERATIONS = 8
@@ -68,14 +68,6 @@ class _Entry:
     error: float
     arguments: list[Any]
 
-    def check(self) -> dict[str, Any]:
-        """The fields of the check of its kernel times; one that breaks loses no times."""
-        try:
-            found = graphs.check(self.variant.call, self.arguments, self.variant.wait)
-        except Exception as error:
-            return {"reason": f"clocks are not compared: {type(error).__name__}: {error}"[:400]}
-        return fields.checked(found)
-
 
 class Runner:
     """Rows in, records out."""
@@ -120,7 +112,10 @@ class Runner:
                 yield found
             elif found is not None:
                 entries.append(found)
-        checks = {entry.implementation.name: entry.check() for entry in entries}
+        checks = {
+            e.implementation.name: fields.checked(e.variant.call, e.arguments, e.variant.wait)
+            for e in entries
+        }
         for regime in self._options.regimes:
             record = dataclasses.replace(empty, regime=regime)
             for timed in self._timed(entries, case, mode, regime, record):

@@ -71,6 +71,7 @@ def _measured(step: Step, dtype: jnp.dtype, blank: Record) -> Iterator[Record]:
         reason = f"relative error {errors['jaxgemm']:.3g}; that of jnp is {errors['jnp.dot']:.3g}"
         yield dataclasses.replace(blank, status="wrong", reason=reason)
     moved = 2 * sum(x.nbytes for x in sets[0].values())
+    checks = {name: fields.checked(call, sets) for name, call in calls.items()}
     for regime in command.regimes():
         measured = timing.measure(calls, sets, regime=regime, iterations=command.iterations())
         for name, times in measured.items():
@@ -81,6 +82,7 @@ def _measured(step: Step, dtype: jnp.dtype, blank: Record) -> Iterator[Record]:
                 baseline="jnp.dot",
                 max_error_ratio=fields.significant(ratio if name == "jaxgemm" else 0.5, 4),
                 **fields.timed(times, measured["jnp.dot"], 3 * step.flops, moved),
+                **checks[name],
             )
 
 

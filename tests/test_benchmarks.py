@@ -157,6 +157,17 @@ def test_invalid_records_are_refused(changes: dict[str, Any], message: str):
         records.validate({**good, **changes})
 
 
+def test_a_check_that_breaks_is_a_reason(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(cupti, "record", lambda run: run())
+
+    def broken(x: Any) -> None:
+        raise RuntimeError("no memory")
+
+    found = fields.checked(broken, [1, 2])
+    assert found == {"reason": "clocks are not compared: RuntimeError: no memory"}
+
+
 @pytest.mark.parametrize("launched", records.CHECKS)
 def test_a_check_is_recorded_and_only_disagreement_is_shown(launched: Any):
     for wall_us, cupti_us, agrees in (
@@ -164,7 +175,7 @@ def test_a_check_is_recorded_and_only_disagreement_is_shown(launched: Any):
         (101.0, 100.0, True),
         (9.0, 5.0, None),
     ):
-        found = fields.checked(Check(launched, wall_us, cupti_us, 1.0, 1))
+        found = fields.of_check(Check(launched, wall_us, cupti_us, 1.0, 1))
         record = _record(**found)
         assert records.from_json(records.to_json(record)) == record
         assert (record.check, record.clocks_agree) == (launched, agrees)
