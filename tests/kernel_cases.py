@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgemm.problem import Problem
-from jaxgemm.spec import GemmSpec
+from jaxgemm.spec import OPERAND_ORDER, GemmSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,7 @@ class KernelCase:
       batch: for each axis its size and the names, with spaces, of those that have it.
       activation: its name.
       save: whether z is an output.
+      precision: of float32 operands.
       nan_c: whether c is NaN everywhere.
     """
 
@@ -43,17 +44,18 @@ class KernelCase:
     batch: tuple[tuple[int, str], ...] = ()
     activation: str | None = None
     save: bool = False
+    precision: str = "default"
     nan_c: bool = False
 
     def problem(self) -> Problem:
         """The value that kernels see."""
         spec = GemmSpec(
-            operands=("a", "b", *self.extras),
+            operands=tuple(n for n in OPERAND_ORDER if n in ("a", "b", *self.extras)),
             a_contract="TN".index(self.layout[0]),
             b_contract="NT".index(self.layout[1]),
             out_dtype=jnp.dtype(self.out),
             residual_dtype=jnp.dtype(self.dtype),
-            precision="default",
+            precision=self.precision,
             batch=tuple(tuple(sorted(names.split())) for _, names in self.batch),
             activation=self.activation,
             save_preactivation=self.save,
@@ -112,9 +114,21 @@ SMALL_CASES = {
     "bias_gelu": KernelCase(extras=("bias",), activation="gelu", n=192),
     "silu": KernelCase(activation="silu", out="float32"),
     "tanh": KernelCase(activation="tanh"),
+    "gelu_exact": KernelCase(activation="gelu_exact", out="float32"),
     "preactivation": KernelCase(extras=("bias",), activation="silu", save=True),
     "preactivation_with_all": KernelCase(
         m=136, n=96, extras=EXTRAS, activation="gelu", save=True, out="float32"
+    ),
+    "gated": KernelCase(extras=("b_up",), activation="silu", layout="NT"),
+    "gated_with_tails": KernelCase(
+        m=136, n=176, k=80, extras=("b_up",), activation="gelu", out="float32", save=True
+    ),
+    "gated_batch": KernelCase(
+        m=64, n=64, k=64, extras=("b_up",), batch=((3, "a d"),), activation="sigmoid"
+    ),
+    "tf32": KernelCase(m=136, k=336, dtype="float32", out="float32", layout="NT"),
+    "tf32_with_all": KernelCase(
+        k=80, dtype="float32", layout="NT", extras=EXTRAS, activation="silu", save=True
     ),
     "batch": KernelCase(m=64, n=64, batch=((3, "a b d"),)),
     "batch_with_tails": KernelCase(m=72, n=80, k=48, batch=((3, "a b c d"),), extras=("c",)),
@@ -134,8 +148,12 @@ LARGE_CASES = {
     "4096_tt": KernelCase(4096, 4096, 4096, layout="TT"),
     "wide_bias_gelu": KernelCase(4096, 14336, 4096, extras=("bias",), activation="gelu"),
     "wide_beta_c": KernelCase(4096, 14336, 4096, extras=("c", "beta")),
+    "gated_silu": KernelCase(4096, 7168, 4096, extras=("b_up",), activation="silu"),
+    "4096_float32_out": KernelCase(4096, 4096, 4096, out="float32"),
+    "4096_tf32": KernelCase(4096, 4096, 4096, layout="NT", dtype="float32", out="float32"),
     "2048": KernelCase(2048, 2048, 2048),
     "1024": KernelCase(1024, 1024, 1024),
     "batch_64": KernelCase(512, 512, 128, batch=((64, "a b d"),)),
     "batch_8": KernelCase(4096, 4096, 512, batch=((8, "a b d"),)),
+    "short_k": KernelCase(8192, 8192, 64),
 }

@@ -2,7 +2,8 @@
 
 A config's time is a launch and the largest of four times, which overlap:
 
-    sm      waves · (main loop of a tile at full clock + its epilogue, which nothing hides)
+    sm      waves · (main loop of a tile at full clock + its epilogue); where warpgroups take turns,
+            the epilogue hides behind the main loop of the next tile, as far as that is long enough
     power   flops of all tiles at the rate that the power limit sustains
     l2      operand bytes of all tiles from L2; a cluster loads what it shares once
     dram    every operand read once, every output written once
@@ -216,7 +217,7 @@ def estimate(problem: Problem, config: Any, device: Device, efficiency: float) -
     # A config that does not say what it multiplies with uses what the operands are made for.
     rate = device.peak_tflops(getattr(config, "mma_family", mma_family(problem))) * 1e6
     main_us = tile_flops / (rate / device.num_sms * efficiency * _FULL_CLOCK_GAIN)
-    sm_us = grid.full_waves * (main_us + _epilogue_us(problem, config))
+    sm_us = _sm_us(main_us, _epilogue_us(problem, config), grid.full_waves, config)
     power_us = max(bounds.flops / rate, grid.tiles * tile_flops / rate)
     in_bytes, out_bytes = _l2_bytes(problem, config, grid.depth)
     # Partial sums are written and read once, in the accumulator dtype.
@@ -240,6 +241,14 @@ def estimate(problem: Problem, config: Any, device: Device, efficiency: float) -
         l2_us=l2_us,
         dram_us=bounds.memory_us,
     )
+
+
+def _sm_us(main_us: float, epilogue_us: float, waves: int, config: Any) -> float:
+    """Time of the tiles that one SM computes after one another."""
+    if not getattr(config, "takes_turns", False):
+        return waves * (main_us + epilogue_us)
+    # Two tiles take two main loops, or one and an epilogue if that is longer; one epilogue is last.
+    return waves * max(main_us, (main_us + epilogue_us) / 2) + epilogue_us
 
 
 def _useful(problem: Problem) -> int:

@@ -1,6 +1,7 @@
 """The epilogue of `jaxgemm.epilogue` on a tile in registers."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -33,26 +34,29 @@ def load_bias(bias_gmem: Any, offset: jax.Array, columns: int) -> jax.Array:
 
 def apply(
     problem: Problem,
-    product: jax.Array,
+    products: Sequence[jax.Array],
     c: jax.Array | None,
     bias: jax.Array | None,
     scalars: Scalars,
-) -> tuple[jax.Array, jax.Array]:
-    """z = alpha · product + beta · c + bias, and d = act(z), not yet rounded.
+) -> dict[str, jax.Array]:
+    """The outputs, not yet rounded: z = alpha · a·b + beta · c + bias, and d = act(z) [· z_up].
 
     Args:
       problem: the whole problem.
-      product: (rows, columns), accumulators.
+      products: accumulators (rows, columns) of a·b, and of a·b_up in a gated problem.
       c: (rows, columns) in its own dtype, or None.
       bias: (columns,) in its own dtype, or None.
       scalars: alpha and beta.
     """
-    c = None if c is None else c.astype(product.dtype)
-    if bias is not None:
-        bias = lax.broadcast_in_dim(bias.astype(product.dtype), product.shape, (1,))
+    shape, dtype = products[0].shape, products[0].dtype
+    c = None if c is None else c.astype(dtype)
+    bias = None if bias is None else lax.broadcast_in_dim(bias.astype(dtype), shape, (1,))
     # Mosaic has no select with a scalar predicate, so beta is spread out first.
-    beta = None if scalars.beta is None else jnp.broadcast_to(scalars.beta, product.shape)
-    z = epilogue.preactivation(product, scalars.alpha, c, beta, bias)
+    beta = None if scalars.beta is None else jnp.broadcast_to(scalars.beta, shape)
+    saved = [epilogue.preactivation(x, scalars.alpha, c, beta, bias) for x in products]
     name = problem.spec.activation
     function = None if name is None else epilogue.ACTIVATIONS[name].mosaic
-    return z, z if function is None else function(z)
+    d = saved[0] if function is None else function(saved[0])
+    if problem.spec.gated:
+        d = d * saved[1]
+    return dict(zip(("d", "z", "z_up"), (d, *saved), strict=False))

@@ -26,12 +26,10 @@ def device_is_not(device: Device, capability: tuple[int, int], what: str) -> str
     )
 
 
-def is_grouped_or_gated(problem: Problem) -> str | None:
-    """The spec asks for more than one product."""
+def is_grouped(problem: Problem) -> str | None:
+    """The spec asks for a product for each group."""
     if problem.spec.ragged is not None:
         return f"{problem.spec.ragged} is divided into groups: this kernel needs whole matrices"
-    if problem.spec.gated:
-        return "b_up is present: this kernel multiplies by one b; a gated kernel takes both"
     return None
 
 

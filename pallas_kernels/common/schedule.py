@@ -3,10 +3,12 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
 from jax import lax
+from jax.experimental import pallas as pl
 
 from jaxgemm.problem import Problem
 
@@ -51,16 +53,28 @@ class TileOrder:
         """Tiles of all matrices."""
         return self.num_batch * self.num_m * self.num_n
 
-    def loop(self, grid_axis: str, body: Callable[[Tile], None]) -> None:
-        """Runs `body` on the tiles of this CTA, every `axis_size(grid_axis)`-th of the walk."""
+    def loop(
+        self, grid_axis: str, body: Callable[[Tile], None], first: Any = 0, every: int = 1
+    ) -> None:
+        """Runs `body` on the tiles of this CTA, every `axis_size(grid_axis)`-th of the walk.
 
-        @plgpu.nd_loop((self.num_batch, self.num_m * self.num_n), collective_axes=grid_axis)
-        def _(loop_info: plgpu.NDLoopInfo) -> None:
-            batch_index, matrix_tile = loop_info.index
+        `first` and `every` pick some of these turns: `first`, `first + every` and so on.
+        """
+        index, stride = lax.axis_index(grid_axis), lax.axis_size(grid_axis)
+        num_turns = lax.div(self.num_tiles - 1 - index, stride) + 1
+        per_matrix = self.num_m * self.num_n
+
+        @pl.loop(0, lax.div(num_turns - first + every - 1, every))
+        def _(step: jax.Array) -> None:
+            turn = first + step * every
+            position = turn * stride + index
             m_index, n_index = plgpu.planar_snake(
-                matrix_tile, (self.num_m, self.num_n), self.minor_dim, self.strip_width
+                lax.rem(position, per_matrix),
+                (self.num_m, self.num_n),
+                self.minor_dim,
+                self.strip_width,
             )
-            body(Tile(batch_index, m_index, n_index, loop_info.local_index))
+            body(Tile(lax.div(position, per_matrix), m_index, n_index, turn))
 
 
 def num_matrices(problem: Problem, name: str) -> int:

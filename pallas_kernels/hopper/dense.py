@@ -1,20 +1,31 @@
-"""Dense and batched GEMM on Hopper: d = act(alpha · op(a) op(b) + beta · c + bias).
+"""Dense, batched and gated GEMM on Hopper: act(alpha · op(a) op(b) + beta · c + bias) [· a b_up].
 
 For bfloat16 and float16 operands in any of the four layouts, without copies: wgmma reads 16-bit
-tiles along either dimension. The right kernel whenever d has enough tiles to fill the device; a
-long k with few tiles wants a kernel that splits k.
+tiles along either dimension. For float32 (as TF32) where both are contiguous along k. The right
+kernel whenever d has enough tiles to fill the device; a long k with few tiles wants a kernel that
+splits k.
 
 A persistent grid walks the tiles of all matrices of the batch. In each CTA one producer warpgroup
-loads tiles of a and b into a ring of slots, and two consumer warpgroups multiply, finish and store
-one half of d's tile each. The ring goes on across output tiles: while consumers store one, the
-producer is already loading the next. Optionally two neighbouring CTAs form a cluster, in which
-each loads half of the tile that both need and sends it to both.
+loads tiles of a and b into a ring of slots, and two consumer warpgroups multiply, finish and store.
+The ring goes on across output tiles. The consumers either
+
+    cooperate    each has one half of every tile: the largest tiles, so the fewest loads; while
+                 they finish a tile, only the producer works, for the next one
+    take turns   (ping-pong) each has every second tile, and finishes it while the other multiplies:
+                 smaller tiles, more loads, but Tensor Cores never wait for an epilogue
+
+Nothing but the ring orders the turns: slots arrive tile by tile, so a consumer multiplies when the
+other has its last slots. Optionally two neighbouring CTAs form a cluster, in which each loads half
+of the tile that both need and sends it to both.
 
     barrier   from → to             arrivals                           protects
-    ab_full   producer → consumers  1 a copy (a, b), and their bytes   a_smem, b_smem before reading
+    ab_full   producer → consumers  1 a copy (a, b, b_up), their bytes a_smem, b_smem before reading
     ab_empty  consumers → producer  1 a consumer, of the whole cluster a_smem, b_smem before loading
     c_full    consumer → itself     1, and the bytes of a slice        c_smem before reading
     d_smem    consumer → itself     bulk-group wait, no barrier        d_smem, z_smem before writing
+
+A barrier counts its phases, and who waits must see every one. So consumers that take turns have an
+`ab_full` each for every slot, and the producer signals that of the consumer whose tile it loads.
 
 Roles, ring and order of tiles follow CUTLASS's persistent cooperative kernel and JAX's example:
 https://github.com/NVIDIA/cutlass/blob/main/include/cutlass/gemm/kernel/
@@ -23,6 +34,7 @@ https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/gpu/hopper_m
 
 import dataclasses
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -42,6 +54,7 @@ from pallas_kernels.hopper.dense_config import (
     Config,
     Side,
     configs,
+    products,
     staged,
     tile_order,
     why_not,
@@ -76,9 +89,15 @@ class _Cta:
         """The slot of the ring that a step of a tile uses; the ring goes on across tiles."""
         return lax.rem(tile.turn * self.num_steps + step, self.config.stages)
 
+    def ab_full(self, tile: Tile, stage: jax.Array) -> Any:
+        """The barrier that says that a slot holds a step of a tile."""
+        ring = lax.rem(tile.turn, NUM_CONSUMERS) if self.config.takes_turns else 0
+        return self.refs.ab_full.at[ring, stage]
+
     def slot(self, tile: Tile, index: int) -> jax.Array:
         """The staging slot of a slice; slots alternate across tiles, which may have odd counts."""
-        return lax.rem(tile.turn * self.config.num_slices + index, SLICE_SLOTS)
+        turn = lax.div(tile.turn, NUM_CONSUMERS) if self.config.takes_turns else tile.turn
+        return lax.rem(turn * self.config.num_slices + index, SLICE_SLOTS)
 
     def part(self, tile: Tile) -> Tile:
         """This CTA's part of a cluster's tile."""
@@ -127,9 +146,10 @@ def _span(offset: Any, size: int) -> Any:
 def _produce(cta: _Cta, tile: Tile) -> None:
     """Loads the tiles of a and b that one tile of d needs, as soon as slots become empty."""
     spec, config, refs = cta.problem.spec, cta.config, cta.refs
+    names = products(cta.problem)
     rows = _span(tile.m_index * config.cta_tile_m, config.cta_tile_m)
     columns = _span(tile.n_index * config.cta_tile_n, config.cta_tile_n)
-    a_gmem, b_gmem = cta.matrix("a", tile), cta.matrix("b", tile)
+    gmem = {name: cta.matrix(name, tile) for name in ("a", *names)}
     # CTAs side by side along m need the same tile of b, and along n the same tile of a.
     a_shared_by = "peer" if config.cluster_along == "n" else None
     b_shared_by = "peer" if config.cluster_along == "m" else None
@@ -138,31 +158,36 @@ def _produce(cta: _Cta, tile: Tile) -> None:
     def _(step: jax.Array) -> None:
         stage = cta.stage(tile, step)
         depth = _span(step * config.tile_k, config.tile_k)
-        a_tile = a_gmem.at[(rows, depth) if spec.a_contract == 1 else (depth, rows)]
-        b_tile = b_gmem.at[(depth, columns) if spec.b_contract == 0 else (columns, depth)]
-        full = refs.ab_full.at[stage]
+        a_at = (rows, depth) if spec.a_contract == 1 else (depth, rows)
+        b_at = (depth, columns) if spec.b_contract == 0 else (columns, depth)
+        full = cta.ab_full(tile, stage)
         plgpu.barrier_wait(refs.ab_empty.at[stage])
-        plgpu.copy_gmem_to_smem(a_tile, refs.a_smem.at[stage], full, collective_axes=a_shared_by)
-        plgpu.copy_gmem_to_smem(b_tile, refs.b_smem.at[stage], full, collective_axes=b_shared_by)
+        a_tile, a_smem = gmem["a"].at[a_at], refs.a_smem.at[stage]
+        plgpu.copy_gmem_to_smem(a_tile, a_smem, full, collective_axes=a_shared_by)
+        for name in names:
+            b_tile, b_smem = gmem[name].at[b_at], getattr(refs, f"{name}_smem").at[stage]
+            plgpu.copy_gmem_to_smem(b_tile, b_smem, full, collective_axes=b_shared_by)
 
 
-def _multiply(cta: _Cta, tile: Tile, acc: Any) -> None:
-    """Adds the products of this consumer's part to `acc`; the last step is left in flight."""
+def _multiply(cta: _Cta, tile: Tile, accs: Sequence[Any]) -> None:
+    """Adds the products of this consumer's part to `accs`; the last step is left in flight."""
     spec, refs = cta.problem.spec, cta.refs
     rows, columns = cta.wg_part()
 
     @pl.loop(0, cta.num_steps)
     def _(step: jax.Array) -> None:
         stage = cta.stage(tile, step)
-        a_smem, b_smem = refs.a_smem.at[stage], refs.b_smem.at[stage]
+        a_smem = refs.a_smem.at[stage]
         if spec.a_contract == 0:
             a_smem = a_smem.transpose((1, 0))
-        if spec.b_contract == 1:
-            b_smem = b_smem.transpose((1, 0))
-        plgpu.barrier_wait(refs.ab_full.at[stage])
-        plgpu.wgmma(acc, a_smem.at[rows], b_smem.at[:, columns])
+        plgpu.barrier_wait(cta.ab_full(tile, stage))
+        for name, acc in zip(products(cta.problem), accs, strict=True):
+            b_smem = getattr(refs, f"{name}_smem").at[stage]
+            if spec.b_contract == 1:
+                b_smem = b_smem.transpose((1, 0))
+            plgpu.wgmma(acc, a_smem.at[rows], b_smem.at[:, columns])
         # Only this step may still be reading, so the slot of the step before is empty.
-        plgpu.wgmma_wait(1)
+        plgpu.wgmma_wait(len(accs))
 
         @pl.when(step > 0)
         def _() -> None:
@@ -196,7 +221,7 @@ def _load_c(cta: _Cta, tile: Tile, index: int) -> None:
 def _store(
     cta: _Cta,
     tile: Tile,
-    product: jax.Array,
+    accumulated: Sequence[jax.Array],
     scalars: epilogue.Scalars,
     bias: jax.Array | None,
 ) -> None:
@@ -212,11 +237,11 @@ def _store(
         if problem.has("c"):
             plgpu.barrier_wait(refs.c_full.at[at])
             c = refs.c_smem[at]
-        z, d = epilogue.apply(problem, product[config.slice_within(index)], c, bias, scalars)
+        part = [product[config.slice_within(index)] for product in accumulated]
+        outputs = epilogue.apply(problem, part, c, bias, scalars)
         bias = next_bias
         # The store that used the slot before has read it.
         plgpu.wait_smem_to_gmem(SLICE_SLOTS - 1, wait_read_only=True)
-        outputs = {"d": d, "z": z}
         for name in problem.spec.outputs:
             getattr(refs, f"{name}_smem")[at] = outputs[name].astype(problem.dtype(name))
         plgpu.commit_smem()
@@ -229,16 +254,16 @@ def _store(
         _load_c(cta, tile, index + SLICE_SLOTS)
 
 
-def _consume(cta: _Cta, tile: Tile, acc: Any) -> None:
+def _consume(cta: _Cta, tile: Tile, *accs: Any) -> None:
     """Computes this consumer's part of one tile."""
     for index in range(SLICE_SLOTS):
         _load_c(cta, tile, index)
-    _multiply(cta, tile, acc)
+    _multiply(cta, tile, accs)
     # These loads take place while the last step is multiplied.
     scalars, bias = _load_scalars(cta, tile), _load_bias(cta, tile, 0)
     plgpu.wgmma_wait(0)
     plgpu.barrier_arrive(cta.refs.ab_empty.at[cta.stage(tile, cta.num_steps - 1)])
-    _store(cta, tile, acc[...], scalars, bias)
+    _store(cta, tile, [acc[...] for acc in accs], scalars, bias)
 
 
 def _body(problem: Problem, config: Config, refs: types.SimpleNamespace) -> None:
@@ -254,14 +279,18 @@ def _body(problem: Problem, config: Config, refs: types.SimpleNamespace) -> None
 
     def consume() -> None:
         plgpu.set_max_registers(_CONSUMER_REGISTERS, action="increase")
+
         # All slots are empty at first.
-        pl.loop(0, config.stages)(lambda stage: plgpu.barrier_arrive(refs.ab_empty.at[stage]))
+        @pl.when(cta.wg < config.consumers_per_tile)
+        def _() -> None:
+            pl.loop(0, config.stages)(lambda stage: plgpu.barrier_arrive(refs.ab_empty.at[stage]))
 
         def consume_tile(tile: Tile) -> None:
-            acc = plgpu.ACC(config.wg_tile, jnp.float32)
-            pl.run_scoped(lambda acc: _consume(cta, cta.part(tile), acc), acc)
+            accs = [plgpu.ACC(config.wg_tile, jnp.float32)] * config.num_products
+            pl.run_scoped(lambda *accs: _consume(cta, cta.part(tile), *accs), *accs)
 
-        order.loop("cluster", consume_tile)
+        turns = (cta.wg, NUM_CONSUMERS) if config.takes_turns else (0, 1)
+        order.loop("cluster", consume_tile, *turns)
         plgpu.wait_smem_to_gmem(0)
 
     lax.cond(cta.wg == NUM_CONSUMERS, produce, consume)
@@ -278,16 +307,20 @@ def _scratch(problem: Problem, config: Config) -> dict[str, Any]:
         f"{name}_smem": tiles.swizzled(slices, problem.dtype(name), config.slice_columns)
         for name in staged(problem)
     }
-    for name, tile in (("a", a_tile), ("b", b_tile)):
+    for name, tile in (("a", a_tile), *((name, b_tile) for name in products(problem))):
         shape = (config.stages, *tile)
         scratch[f"{name}_smem"] = tiles.swizzled(shape, problem.dtype(name), config.atom_columns)
-    # Each of the two copies of a stage arrives once.
-    scratch["ab_full"] = plgpu.Barrier(num_arrivals=2, num_barriers=config.stages)
-    scratch["ab_empty"] = plgpu.Barrier(num_arrivals=NUM_CONSUMERS, num_barriers=config.stages)
+    # Each copy of a stage arrives once.
+    rings = NUM_CONSUMERS if config.takes_turns else 1
+    scratch["ab_full"] = plgpu.Barrier(
+        num_arrivals=1 + config.num_products, num_barriers=(rings, config.stages)
+    )
+    arrivals = config.consumers_per_tile
+    scratch["ab_empty"] = plgpu.Barrier(num_arrivals=arrivals, num_barriers=config.stages)
     if config.cluster_along is not None:
         # A shared slot is overwritten in both CTAs at once: the consumers of both arrive in both.
         scratch["ab_empty"] = plgpu.ClusterBarrier(
-            collective_axes=("peer",), num_arrivals=NUM_CONSUMERS, num_barriers=config.stages
+            collective_axes=("peer",), num_arrivals=arrivals, num_barriers=config.stages
         )
     if problem.has("c"):
         scratch["c_full"] = plgpu.Barrier(num_arrivals=1, num_barriers=slots)
@@ -325,4 +358,4 @@ def run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array
     return tuple(x.reshape(problem.shape(n)) for n, x in zip(spec.outputs, outputs, strict=True))
 
 
-KERNEL = Kernel("pallas.hopper.dense", 1, why_not, configs, run)
+KERNEL = Kernel("pallas.hopper.dense", 2, why_not, configs, run)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from jax.experimental.pallas import cdiv
@@ -16,18 +16,20 @@ NUM_CONSUMERS = 2
 # A consumer finishes its part of a tile in slices of this many rows, in turns through the slots.
 SLICE_ROWS = 64
 SLICE_SLOTS = 2
-_OPERAND_DTYPES = ("bfloat16", "float16")
+_OPERAND_DTYPES = ("bfloat16", "float16", "float32")
 _OTHER_DTYPES = ("bfloat16", "float16", "float32")
 # Accumulators a thread may hold; where the epilogue does more than round, more would be spilled.
 _MAX_ACCUMULATORS, _MAX_PLAIN_ACCUMULATORS = 128, 192
-_TILE_K = 64
+# Bytes along k of one stage, for operands of which a row is one swizzle atom.
+_TILE_K_BYTES = 128
 _MIN_STAGES, _MAX_STAGES = 2, 8
 # Barriers, and the alignment of every buffer.
 _RESERVED_SMEM_BYTES = 1024
 
 Side = Literal["m", "n"]
+_Shape = tuple[int, int, Side | None, Side | None]
 # (cta_tile_m, cta_tile_n, consumers_along, cluster_along)
-_SHAPES: tuple[tuple[int, int, Side, Side | None], ...] = (
+_SHAPES: tuple[_Shape, ...] = (
     (128, 256, "m", "m"),
     (128, 256, "m", None),
     (256, 128, "m", "n"),
@@ -40,6 +42,24 @@ _SHAPES: tuple[tuple[int, int, Side, Side | None], ...] = (
     (128, 64, "m", None),
     (64, 256, "n", None),
     (64, 128, "n", None),
+    (128, 192, None, "m"),
+    (192, 128, None, "n"),
+    (128, 160, None, "m"),
+    (128, 128, None, "m"),
+    (128, 128, None, None),
+    (64, 256, None, "m"),
+    (64, 256, None, None),
+    (64, 128, None, None),
+)
+# With two products a consumer holds twice as many accumulators for the same part of d.
+_GATED_SHAPES: tuple[_Shape, ...] = (
+    (128, 128, "m", "m"),
+    (128, 128, "m", None),
+    (256, 64, "m", "n"),
+    (128, 64, "m", None),
+    (64, 128, None, "m"),
+    (128, 64, None, "n"),
+    (64, 64, None, None),
 )
 
 
@@ -52,11 +72,14 @@ class Config:
       cta_tile_n: columns of d that a CTA computes at a time.
       tile_k: contraction depth of one stage.
       stages: slots of the ring of a and b tiles.
-      consumers_along: the side of the CTA's tile that the consumers divide among them.
+      consumers_along: the side of the CTA's tile that the consumers divide among them; None: they
+        take whole tiles in turns, so that one finishes its tile while the other multiplies.
       cluster_along: the side along which two CTAs form a cluster and share the loads of the
         other side's operand; None for CTAs on their own.
       atom_columns: elements in a row of a swizzle atom of a and b.
       slice_columns: columns that a consumer finishes and stores at a time.
+      operand_itemsize: bytes of an element of a and b.
+      num_products: 1, or 2 for a·b and a·b_up.
       staged_itemsize: bytes that c, d and z together take per element of a slice.
       strip_along: the side along which tiles that are computed together lie next to each other.
       strip_width: how many of them lie there before the walk turns to the next row.
@@ -67,10 +90,12 @@ class Config:
     cta_tile_n: int
     tile_k: int
     stages: int
-    consumers_along: Side
+    consumers_along: Side | None
     cluster_along: Side | None
     atom_columns: int
     slice_columns: int
+    operand_itemsize: int
+    num_products: int
     staged_itemsize: int
     strip_along: Side
     strip_width: int
@@ -82,8 +107,20 @@ class Config:
         return self.cta_tile_m, self.cta_tile_n, self.tile_k
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether consumers take whole tiles in turns, so that epilogues hide behind products."""
+        return self.consumers_along is None
+
+    @property
+    def consumers_per_tile(self) -> int:
+        """Consumers that read a slot of the ring."""
+        return 1 if self.takes_turns else NUM_CONSUMERS
+
+    @property
     def wg_tile(self) -> tuple[int, int]:
         """Rows and columns of one consumer's part of the tile."""
+        if self.takes_turns:
+            return self.cta_tile_m, self.cta_tile_n
         if self.consumers_along == "m":
             return self.cta_tile_m // NUM_CONSUMERS, self.cta_tile_n
         return self.cta_tile_m, self.cta_tile_n // NUM_CONSUMERS
@@ -119,8 +156,9 @@ class Config:
 
     @property
     def stage_bytes(self) -> int:
-        """One slot of the ring; elements of a and b have two bytes."""
-        return 2 * (self.cta_tile_m + self.cta_tile_n) * self.tile_k
+        """One slot of the ring: a tile of a, and one of b for each product."""
+        width = self.cta_tile_m + self.num_products * self.cta_tile_n
+        return width * self.tile_k * self.operand_itemsize
 
     @property
     def smem_bytes(self) -> int:
@@ -134,21 +172,33 @@ def staged(problem: Problem) -> tuple[str, ...]:
     return (*(("c",) if problem.has("c") else ()), *problem.spec.outputs)
 
 
+def products(problem: Problem) -> tuple[str, ...]:
+    """The operands that a is multiplied by."""
+    return ("b", "b_up") if problem.spec.gated else ("b",)
+
+
+def _shapes(problem: Problem) -> tuple[_Shape, ...]:
+    return _GATED_SHAPES if problem.spec.gated else _SHAPES
+
+
 def _contiguous(problem: Problem) -> set[tuple[str, int]]:
     return {tiles.contiguous_size(problem, name) for name in ("a", "b")}
 
 
-def _atom_columns(problem: Problem) -> int | None:
-    sizes = (size for _, size in _contiguous(problem))
+def _atom_columns(problem: Problem, tile: Mapping[str, int]) -> int | None:
+    """Elements in a row of a swizzle atom of a and b, for a tile with these sizes."""
+    contiguous = _contiguous(problem)
+    sizes = [*(size for _, size in contiguous), *(tile[x] for x, _ in contiguous if x in tile)]
     return tiles.atom_columns(sizes, [problem.dtype("a").itemsize])
 
 
-def _slice_columns(problem: Problem) -> int | None:
-    """Columns of a slice: the widest atom by which `_stays_inside` holds for some tile shape."""
+def _slice_columns(problem: Problem, cta_tile_n: int, wg_tile_n: int) -> int | None:
+    """Columns of a slice: the widest atom that divides a consumer's part and d."""
     itemsizes = [problem.dtype(name).itemsize for name in staged(problem)]
     for columns in tiles.atom_widths(itemsizes):
         whole = problem.n % columns == 0 or (problem.n < columns and not problem.has("bias"))
-        if whole and any(_stays_inside(problem, tile_n, columns) for _, tile_n, *_ in _SHAPES):
+        fits = wg_tile_n % columns == 0 and _stays_inside(problem, cta_tile_n, columns)
+        if whole and fits:
             return columns
     return None
 
@@ -182,50 +232,78 @@ def why_not(problem: Problem, device: Device) -> str | None:
 
 def _reasons(problem: Problem, device: Device) -> Iterator[str | None]:
     yield limits.device_is_not(device, (9, 0), "wgmma")
-    yield limits.is_grouped_or_gated(problem)
+    yield limits.is_grouped(problem)
     yield limits.dtypes_are_not(problem, "a", _OPERAND_DTYPES)
-    yield limits.dtypes_are_not(problem, "b", (problem.dtype("a").name,))
+    for name in products(problem):
+        yield limits.dtypes_are_not(problem, name, (problem.dtype("a").name,))
     for name in (*staged(problem), *(("bias",) if problem.has("bias") else ())):
         yield limits.dtypes_are_not(problem, name, _OTHER_DTYPES)
+    if problem.dtype("a").itemsize == 4:
+        yield _why_not_tf32(problem)
     yield limits.has_unknown_activation(problem)
     yield limits.sums_over_batch(problem)
     yield limits.has_bad_size(problem)
-    for name in ("a", "b", *staged(problem)):
+    for name in ("a", *products(problem), *staged(problem)):
         yield tiles.why_not_tma(problem, name)
-    if _atom_columns(problem) is None:
+    if _atom_columns(problem, {}) is None:
         sizes = " and ".join(f"{x} = {size}" for x, size in sorted(_contiguous(problem)))
         yield f"{sizes}: swizzled tiles of a and b need these to be multiples of 16"
-    columns = _slice_columns(problem)
-    if columns is None:
-        yield f"n = {problem.n}: slices of d need a multiple of 16 columns, and at least two slices"
+    if not configs(problem, device):
+        yield (
+            f"n = {problem.n}: no tile fits: slices of d need a multiple of 16 columns, and at"
+            " least two slices"
+        )
+
+
+def _why_not_tf32(problem: Problem) -> str | None:
+    """Float32 goes through the Tensor Cores as TF32, which wgmma reads along k only."""
+    if problem.spec.precision == "highest":
+        return "precision is highest: Tensor Cores round float32 to TF32, with 10 bits of mantissa"
+    layout = f"{'TN'[problem.spec.a_contract]}{'NT'[problem.spec.b_contract]}"
+    if layout == "NT":
+        return None
+    return (
+        f"layout {layout} of float32: wgmma reads 4-byte elements along k only, so a must be"
+        " (m, k) and b (n, k), with transpose_b"
+    )
 
 
 def configs(problem: Problem, device: Device) -> tuple[Config, ...]:
     """Every tile shape with as many stages as fit, the best for large problems first."""
-    atom_columns, slice_columns = _atom_columns(problem), _slice_columns(problem)
-    assert atom_columns is not None, problem
-    assert slice_columns is not None, problem
+    found = (_config(problem, device, shape) for shape in _shapes(problem))
+    return tuple(config for config in found if config is not None)
+
+
+def _config(problem: Problem, device: Device, shape: _Shape) -> Config | None:
+    """The config of a tile shape, None if it does not fit the problem or the device."""
+    cta_tile_m, cta_tile_n, consumers_along, cluster_along = shape
+    wg_tile_n = cta_tile_n // (NUM_CONSUMERS if consumers_along == "n" else 1)
+    atom_columns = _atom_columns(problem, {"m": cta_tile_m, "n": cta_tile_n})
+    slice_columns = _slice_columns(problem, cta_tile_n, wg_tile_n)
+    if atom_columns is None or slice_columns is None:
+        return None
+    itemsize = problem.dtype("a").itemsize
+    config = Config(
+        cta_tile_m=cta_tile_m,
+        cta_tile_n=cta_tile_n,
+        tile_k=_TILE_K_BYTES // itemsize,
+        stages=0,
+        consumers_along=consumers_along,
+        cluster_along=cluster_along,
+        atom_columns=atom_columns,
+        slice_columns=slice_columns,
+        operand_itemsize=itemsize,
+        num_products=len(products(problem)),
+        staged_itemsize=sum(problem.dtype(name).itemsize for name in staged(problem)),
+        strip_along="m" if cta_tile_m > cta_tile_n else "n",
+        strip_width=8,
+        num_ctas=device.num_sms,
+    )
     plain = problem.spec.operands == ("a", "b") and problem.spec.activation is None
     max_accumulators = _MAX_PLAIN_ACCUMULATORS if plain else _MAX_ACCUMULATORS
-    found = []
-    for cta_tile_m, cta_tile_n, consumers_along, cluster_along in _SHAPES:
-        config = Config(
-            cta_tile_m=cta_tile_m,
-            cta_tile_n=cta_tile_n,
-            tile_k=_TILE_K,
-            stages=0,
-            consumers_along=consumers_along,
-            cluster_along=cluster_along,
-            atom_columns=atom_columns,
-            slice_columns=slice_columns,
-            staged_itemsize=sum(problem.dtype(name).itemsize for name in staged(problem)),
-            strip_along="m" if cta_tile_m > cta_tile_n else "n",
-            strip_width=8,
-            num_ctas=device.num_sms,
-        )
-        free = device.smem_bytes - _RESERVED_SMEM_BYTES - config.smem_bytes
-        stages = min(_MAX_STAGES, free // config.stage_bytes)
-        fits = stages >= _MIN_STAGES and math.prod(config.wg_tile) <= 128 * max_accumulators
-        if fits and _stays_inside(problem, cta_tile_n, slice_columns):
-            found.append(dataclasses.replace(config, stages=stages))
-    return tuple(found)
+    accumulators = config.num_products * math.prod(config.wg_tile) // 128
+    free = device.smem_bytes - _RESERVED_SMEM_BYTES - config.smem_bytes
+    stages = min(_MAX_STAGES, free // config.stage_bytes)
+    if stages < _MIN_STAGES or accumulators > max_accumulators:
+        return None
+    return dataclasses.replace(config, stages=stages)

@@ -38,6 +38,11 @@ _CASES = (
     "wider_c_and_bias",
     "all_tails",
     "preactivation_with_all",
+    "gated_silu",
+    "gated_with_tails",
+    "4096_tf32",
+    "tf32_with_all",
+    "gelu_exact",
     "batch_of_epilogue",
 )
 # A thread block of 384 threads starts with this many registers a thread; setmaxnreg moves them.
