@@ -22,7 +22,8 @@ LAYERS = {
 }
 _RANKS = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 # What may be imported besides the standard library and ourselves: the hard dependencies.
-_ALLOWED = {"jax", "numpy", "absl", "jaxgemm", "pallas_kernels", *sys.stdlib_module_names}
+_DEPENDENCIES = {"absl", "filelock", "jax", "numpy", "platformdirs"}
+_ALLOWED = {*_DEPENDENCIES, "jaxgemm", "pallas_kernels", *sys.stdlib_module_names}
 
 
 def _name(path: Path) -> str:

@@ -10,9 +10,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import platformdirs
 import pytest
 
 import jaxgemm
@@ -263,16 +265,31 @@ def test_a_folder_stands_where_the_table_should(home: Path) -> None:
         assert dispatch.plan(product(), H200, AUTO).chosen_by == "cost model"
 
 
-def test_a_user_without_a_home_has_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
+@pytest.mark.parametrize("folder", [None, "~/.cache/jaxgemm"], ids=["raises", "relative"])
+def test_a_user_without_a_home_has_no_table(
+    folder: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless(name: str) -> Path:
+        if folder is None:
+            raise RuntimeError(f"no folder for {name}")
+        return Path(folder)
 
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(platformdirs, "user_cache_path", homeless)
     with pytest.warns(TuningWarning, match="no tuning table of the user"):
         assert cache.current(H200).user == Table()
     with pytest.warns(TuningWarning, match="is not saved"):
         assert cache.save([entry_of(product())], "nvidia_h200") is None
+
+
+def test_tables_are_where_the_desktop_specification_puts_caches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = "nvidia_h200.v1.json"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache.user_path("nvidia_h200") == tmp_path / "jaxgemm" / "tuning" / name
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache.user_path("nvidia_h200") == tmp_path / ".cache" / "jaxgemm" / "tuning" / name
 
 
 # Writers.
@@ -292,7 +309,23 @@ def test_a_newer_entry_replaces_the_older_one_and_no_other(home: Path) -> None:
     cache.save([old], "nvidia_b200")
     assert set(cache.load(path, "nvidia_h200").entries) == {new, *kept}
     names = {"nvidia_h200.v1.json", "nvidia_b200.v1.json"}
-    assert {x.name for x in home.iterdir()} == names
+    assert {x.name for x in home.iterdir() if x.suffix != ".lock"} == names
+
+
+def test_a_lock_that_is_not_released_is_one_warning_and_no_wait_without_end(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = cache.save([entry_of(product())], "nvidia_h200")
+    assert path is not None
+    monkeypatch.setattr(cache, "_LOCK_TIMEOUT_S", 0.1)
+    with filelock.FileLock(home / "nvidia_h200.v1.lock"):
+        with pytest.warns(TuningWarning, match="is not saved: .*could not be acquired") as caught:
+            paths = [cache.save([entry_of(product(512))], "nvidia_h200") for _ in range(2)]
+        assert paths == [None, None]
+        assert len(caught) == 1
+        # Readers need no lock, and what is there stays.
+        assert cache.load(path, "nvidia_h200").entries == (entry_of(product()),)
+    assert cache.save([entry_of(product(512))], "nvidia_h200") == path
 
 
 def _write_some(folder: Path, first: int, count: int) -> None:
@@ -321,4 +354,4 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     assert [process.exitcode for process in processes] == [0, 0]
     found = cache.load(path, "nvidia_h200")
     assert sorted(entry.problem.m for entry in found.entries) == list(range(1, 4 * count + 1))
-    assert [x.name for x in tmp_path.iterdir() if x.is_file()] == [path.name]
+    assert [x.name for x in tmp_path.iterdir() if x.suffix != ".lock"] == [path.name]

@@ -2,7 +2,8 @@
 
 A table is a value: frozen, hashable, read from a JSON document. There are two for a device:
 
-    user      $XDG_CACHE_HOME/jaxgemm/tuning/<device>.v1.json, which `jaxgemm.tune` writes
+    user      tuning/<device>.v1.json, which `jaxgemm.tune` writes, in the folder for caches that
+              platformdirs names for jaxgemm: $XDG_CACHE_HOME or ~/.cache on Linux
     shipped   jaxgemm/tuning/tables/<device>.json, which comes with the package
 
     {"format": "jaxgemm tuning table", "version": 1, "device": "nvidia_h200", "entries": [
@@ -12,9 +13,9 @@ A table is a value: frozen, hashable, read from a JSON document. There are two f
 
 The key of an entry is the device, the kernel with its version, and the whole canonical problem.
 Documents are read once a process. One that is damaged or is something else is ignored, with one
-warning; so is an entry that this version does not understand. Writers take a lock, merge with what
-is there, entries of other versions included, and replace the file as a whole, so that readers
-need no lock and concurrent writers lose nothing.
+warning; so is an entry that this version does not understand. Writers take the lock beside the
+file, merge with what is there, entries of other versions included, and replace the file as a whole,
+so that readers need no lock and concurrent writers lose nothing.
 """
 
 import contextlib
@@ -28,12 +29,14 @@ import tempfile
 import types
 import typing
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import filelock
 import jax.numpy as jnp
 import numpy as np
+import platformdirs
 
 from jaxgemm import dtypes
 from jaxgemm.device import Device
@@ -45,6 +48,8 @@ FORMAT = "jaxgemm tuning table"
 # the package do not take turns in overwriting each other's.
 VERSION = 1
 _TABLES = Path(__file__).parent / "tables"
+# A writer holds the lock for milliseconds; one that waits this long waits for something broken.
+_LOCK_TIMEOUT_S = 30.0
 
 
 class TuningWarning(UserWarning):
@@ -297,11 +302,13 @@ def user_path(device_name: str, folder: Path | None = None) -> Path:
     """Where the user's table of a device is kept.
 
     Raises:
-      RuntimeError: the user has no home.
+      RuntimeError: the user has no folder for caches, as one without a home.
     """
     if folder is None:
-        root = os.environ.get("XDG_CACHE_HOME")
-        folder = (Path(root) if root else Path.home() / ".cache") / "jaxgemm" / "tuning"
+        folder = platformdirs.user_cache_path("jaxgemm") / "tuning"
+        # What older versions of platformdirs return to a user without a home.
+        if not folder.is_absolute():
+            raise RuntimeError(f"{folder} is relative: $HOME or $XDG_CACHE_HOME should be absolute")
     return folder / f"{_file_name(device_name)}.v{VERSION}.json"
 
 
@@ -330,7 +337,7 @@ def save(entries: Iterable[Entry], device_name: str, folder: Path | None = None)
     """Merges entries into the user's table.
 
     Returns:
-      The file; None, with a warning, if it cannot be written.
+      The file; None, with a warning, if it cannot be written or others keep its lock.
     """
     try:
         path = user_path(device_name, folder)
@@ -346,10 +353,12 @@ def merge(entries: Iterable[Entry], device_name: str, path: Path) -> None:
     """Merges entries into the table in a file; newer ones replace those with the same key.
 
     Raises:
-      OSError: the file cannot be written.
+      OSError: the file cannot be written, or its lock not be taken in time.
+      NotImplementedError: the file system has no locks.
     """
     new = {_key(data): data for data in map(_entry_to_json, entries)}
-    with _locked(path.parent):
+    lock = path.with_suffix(".lock")
+    with filelock.FileLock(lock, timeout=_LOCK_TIMEOUT_S, poll_interval=0.01):
         data, fault = _read(path, device_name)
         if fault is not None:
             # It may be somebody's: set aside, not lost.
@@ -358,20 +367,6 @@ def merge(entries: Iterable[Entry], device_name: str, path: Path) -> None:
         old = {_key(item): item for item in data if isinstance(item, dict)}
         _replace(path, _document(device_name, {**old, **new}.values()))
     forget()
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Waits until no other process, or thread, holds the lock of a folder."""
-    import fcntl
-
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        # Released when the folder is closed, or its process dies.
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _replace(path: Path, text: str) -> None:
