@@ -41,11 +41,12 @@ class Record:
       samples: timed calls.
       median_us, p10_us, p90_us, p99_us: microseconds a call.
       check: how calls were launched when their kernel times were checked, one of `CHECKS`.
-      graph_us: wall clock of a call, for "graph" and "chain"; wall_us: the same for "calls".
+      graph_us: wall clock of a call, gaps between kernels included, for "graph" and "chain";
+        wall_us: the same for "calls".
       check_cupti_us: kernel time of a call in the same conditions.
       clocks_agree: whether these two are the same within 5 %; None where gaps between launches
         would decide.
-      agrees: only in records before `check`, which compared other conditions with one another.
+      agrees: only in older records, without `check`: the same of times under different clocks.
       alternated: whether launches alternated with those of the other implementations.
       kernels: names of the kernels of one call.
       tflops: useful operations over the median, 1e12 a second.

@@ -83,10 +83,10 @@ class Check:
         """Why the two times cannot be compared, None where they can."""
         if self.cupti_us is None:
             return "CUPTI saw other kernels than in a single call"
-        if self.num_kernels * GAP_US > AGREEMENT * self.cupti_us:
-            return "gaps between kernels count"
         if self.host_us > _HOST_SHARE * self.cupti_us:
             return "the host may be the slower one"
+        if self.num_kernels * GAP_US > AGREEMENT * self.cupti_us:
+            return "gaps between kernels count"
         return None
 
     @property
@@ -132,7 +132,7 @@ def calls_in_order(call: Call, sets: Sequence[Any]) -> list[Any]:
     results: list[Any] = []
     for operands in sets:
         if results:
-            # Nothing of this call can begin before the one before it has ended.
+            # XLA may move nothing of this call ahead of the one before it.
             operands, results[-1] = lax.optimization_barrier((operands, results[-1]))
         results.append(call(operands))
     return results
