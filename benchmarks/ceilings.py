@@ -71,10 +71,5 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(command.collect(len(names), ((name, _measured(name)) for name in names)))
 
 
-def main_cli() -> None:
-    """The console script."""
-    app.run(main)
-
-
 if __name__ == "__main__":
-    main_cli()
+    app.run(main)

@@ -115,10 +115,5 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(1 if any(c.speedup < limit for c in found) else 0)
 
 
-def main_cli() -> None:
-    """The console script."""
-    app.run(main)
-
-
 if __name__ == "__main__":
-    main_cli()
+    app.run(main)

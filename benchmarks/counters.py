@@ -19,7 +19,7 @@ import jax
 from absl import app, flags
 
 import jaxgemm
-from benchmarks import cases, command, fields, gemm, manifest, records
+from benchmarks import cases, command, environment, fields, gemm, manifest, records
 from benchmarks.records import Record
 from benchmarks.runner import blank
 from jaxgemm import dispatch
@@ -74,6 +74,7 @@ def _profiled(row: manifest.Row) -> Iterator[Record]:
             ],
             capture_output=True,
             text=True,
+            env=environment.same_modules(),
         )
         if run.returncode:
             raise RuntimeError((run.stderr or run.stdout).strip()[-300:])
@@ -133,10 +134,5 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(command.collect(len(rows), ((row.name, _profiled(row)) for row in rows)))
 
 
-def main_cli() -> None:
-    """The console script."""
-    app.run(main)
-
-
 if __name__ == "__main__":
-    main_cli()
+    app.run(main)

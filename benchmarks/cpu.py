@@ -133,10 +133,5 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(command.collect(len(rows) + len(extras), itertools.chain(squares, extras)))
 
 
-def main_cli() -> None:
-    """The console script."""
-    app.run(main)
-
-
 if __name__ == "__main__":
-    main_cli()
+    app.run(main)

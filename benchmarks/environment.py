@@ -1,4 +1,4 @@
-"""Where a measurement is made: device, driver, versions, commit."""
+"""Where a measurement is made: device, driver, versions, commit; and where it is kept."""
 
 import functools
 import importlib.metadata
@@ -16,7 +16,19 @@ from jaxgemm import device
 from jaxgemm.tuning import clocks
 
 _ROOT = pathlib.Path(__file__).parents[1]
-_PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "torch", "numpy")
+# Not so where the package is installed, and there the folder may be in a checkout of others.
+_IS_CHECKOUT = (_ROOT / "pyproject.toml").exists()
+_PACKAGES = ("jaxgemm", "jax", "jaxlib", "jax-cuda13-plugin", "torch", "numpy")
+
+
+def folder() -> pathlib.Path:
+    """The checkout, or the current folder where there is none: results and pictures go there."""
+    return _ROOT if _IS_CHECKOUT else pathlib.Path.cwd()
+
+
+def same_modules() -> dict[str, str]:
+    """The environment in which another process finds the modules that this one finds."""
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @functools.cache
@@ -58,13 +70,19 @@ def versions() -> dict[str, str]:
 @functools.cache
 def commit() -> str:
     """The commit of this checkout, "+" if files differ from it; JAXGEMM_COMMIT where git is not."""
+    if not _IS_CHECKOUT:
+        return _commit_by_hand()
     try:
         git = ("git", "-C", str(_ROOT))
         head = _output(*git, "rev-parse", "--short=12", "HEAD")
         code = ("jaxgemm", "pallas_kernels", "ffi")
         return head + ("+" if _output(*git, "status", "--porcelain", "--", *code) else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("JAXGEMM_COMMIT", "unknown")
+        return _commit_by_hand()
+
+
+def _commit_by_hand() -> str:
+    return os.environ.get("JAXGEMM_COMMIT", "unknown")
 
 
 def _output(*command: str) -> str:

@@ -61,10 +61,5 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(command.measure(found))
 
 
-def main_cli() -> None:
-    """The console script."""
-    app.run(main)
-
-
 if __name__ == "__main__":
-    main_cli()
+    app.run(main)

@@ -3,6 +3,8 @@
     python -m benchmarks.report            everything, from benchmarks/results/
     python -m benchmarks.report --check    exits with 1 if a table would change; writes nothing
 
+Outside a checkout all of these are in the current folder.
+
 A marker is `<!-- table:SUITE-DEVICE -->` … `<!-- end -->`; "dense-h200" is the suite "readme" of
 the folder nvidia_h200. Markers for which nothing is measured stay as they are.
 """
@@ -14,12 +16,13 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from benchmarks import measured, pictures, tables
+from benchmarks import environment, measured, pictures, tables
 from benchmarks.measured import Results
 
-_ROOT = pathlib.Path(__file__).parents[1]
-_RESULTS = flags.DEFINE_string("results", None, "folder of results; default: that of the checkout")
-_TARGET = flags.DEFINE_string("target", None, "folder with README.md and docs/; default: checkout")
+_RESULTS = flags.DEFINE_string("results", None, "folder of results; default: benchmarks/results/")
+_TARGET = flags.DEFINE_string(
+    "target", None, "folder with README.md and docs/; default: the checkout or the current folder"
+)
 _CHECK = flags.DEFINE_bool("check", False, "write nothing; exit with 1 if a table would change")
 _PICTURES = flags.DEFINE_bool("pictures", True, "draw pictures, too")
 
@@ -66,8 +69,8 @@ def main(argv: Sequence[str]) -> None:
     """Writes, or checks, everything."""
     if len(argv) > 1:
         raise app.UsageError(f"{argv[1:]} should be flags")
-    source = pathlib.Path(_RESULTS.value or _ROOT / "benchmarks" / "results")
-    target = pathlib.Path(_TARGET.value or _ROOT)
+    source = pathlib.Path(_RESULTS.value or environment.folder() / "benchmarks" / "results")
+    target = pathlib.Path(_TARGET.value or environment.folder())
     if not source.is_dir():
         raise app.UsageError(f"--results: {source.name} should be a folder of folders of results")
     devices = load(source)
@@ -81,10 +84,5 @@ def main(argv: Sequence[str]) -> None:
         print("pictures:", ", ".join(draw(target, devices)) or "none")
 
 
-def main_cli() -> None:
-    """The console script."""
-    app.run(main)
-
-
 if __name__ == "__main__":
-    main_cli()
+    app.run(main)

@@ -100,10 +100,5 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(command.collect(len(chosen), ((step.name, _rows_of(step)) for step in chosen)))
 
 
-def main_cli() -> None:
-    """The console script."""
-    app.run(main)
-
-
 if __name__ == "__main__":
-    main_cli()
+    app.run(main)

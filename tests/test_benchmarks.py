@@ -441,10 +441,11 @@ def test_a_wrong_a_crashing_and_a_missing_one_do_not_stop_the_others(
 
 def test_a_run_with_a_failure_ends_with_exit_code_1_and_keeps_the_rest(tmp_path: pathlib.Path):
     script = (
+        "from absl import app\n"
         "from benchmarks import gemm, implementations\n"
         "from tests import test_benchmarks\n"
         "implementations.select = lambda names: test_benchmarks._FAKES\n"
-        "gemm.main_cli()\n"
+        "app.run(gemm.main)\n"
     )
     out = tmp_path / "a.jsonl"
     flags = ("--m=16,32", "--dtype=float32", "--iterations=3", f"--out={out}")
@@ -456,13 +457,14 @@ def test_a_run_with_a_failure_ends_with_exit_code_1_and_keeps_the_rest(tmp_path:
 
 def test_an_interrupt_keeps_what_is_measured(tmp_path: pathlib.Path):
     script = (
+        "from absl import app\n"
         "from benchmarks import gemm, runner\n"
         "first = runner.Runner._row\n"
         "def row(self, row):\n"
         "    if row.m == 32: raise KeyboardInterrupt\n"
         "    return first(self, row)\n"
         "runner.Runner._row = row\n"
-        "gemm.main_cli()\n"
+        "app.run(gemm.main)\n"
     )
     out = tmp_path / "a.jsonl"
     done = _run("-c", script, "--m=16,32", "--iterations=3", f"--out={out}")

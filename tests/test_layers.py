@@ -19,11 +19,12 @@ LAYERS = {
     "choice": ("jaxgemm.registry", "jaxgemm.tuning", "jaxgemm.policy", "jaxgemm.dispatch"),
     "transforms": ("jaxgemm.primitive", "jaxgemm.rules", "jaxgemm.autodiff", "jaxgemm.lowering"),
     "surface": ("jaxgemm", "jaxgemm.call", "jaxgemm.api", "jaxgemm.dropins", "jaxgemm.explain"),
+    "programs": ("benchmarks",),
 }
 _RANKS = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 # What may be imported besides the standard library and ourselves: the hard dependencies.
 _DEPENDENCIES = {"absl", "filelock", "jax", "numpy", "platformdirs"}
-_ALLOWED = {*_DEPENDENCIES, "jaxgemm", "pallas_kernels", *sys.stdlib_module_names}
+_ALLOWED = {*_DEPENDENCIES, "jaxgemm", "pallas_kernels", "benchmarks", *sys.stdlib_module_names}
 
 
 def _name(path: Path) -> str:
@@ -33,7 +34,7 @@ def _name(path: Path) -> str:
 
 def _files() -> dict[str, Path]:
     """Module name → file, for everything that is installed."""
-    folders = (ROOT / "jaxgemm", ROOT / "pallas_kernels")
+    folders = (ROOT / "jaxgemm", ROOT / "pallas_kernels", ROOT / "benchmarks")
     return {_name(path): path for folder in folders for path in sorted(folder.rglob("*.py"))}
 
 

@@ -1,6 +1,9 @@
 """What the package says of itself, in the several places that must agree."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -24,6 +27,27 @@ def test_version_heads_the_changelog():
 def test_hard_dependencies_are_few():
     names = {"absl-py", "filelock", "jax", "numpy", "platformdirs"}
     assert {_name(x) for x in PROJECT["dependencies"]} == names
+
+
+def test_every_binary_of_benchmarks_is_a_console_script():
+    sources = {path.stem: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
+    binaries = {name for name, text in sources.items() if 'if __name__ == "__main__":' in text}
+    names = {f"jaxgemm-bench-{name.replace('_', '-')}" for name in binaries}
+    assert PROJECT["scripts"] == dict.fromkeys(names, "benchmarks.script:main")
+
+
+def test_a_console_script_shows_the_flags_of_its_binary(tmp_path: Path):
+    script = tmp_path / "jaxgemm-bench-train-step"
+    script.write_text("from benchmarks.script import main; main()")
+    done = subprocess.run(
+        [sys.executable, script, "--help"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "projections around attention" in done.stdout, done.stderr
+    assert "--kv_width" in done.stdout
 
 
 def test_every_mention_of_jax_has_the_same_range():

@@ -5,7 +5,7 @@ is how the shipped table of a chip is made:
 
     python -m jaxgemm.tuning benchmarks/manifest.csv --out=jaxgemm/tuning/tables/nvidia_h200.json
 
-What the columns of a manifest mean is said in benchmarks/, so this runs in a checkout.
+What the columns of a manifest mean is said in `benchmarks/manifest.py`.
 """
 
 import dataclasses
