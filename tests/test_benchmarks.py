@@ -602,7 +602,6 @@ def test_a_table_shows_the_last_measurement(tmp_path: pathlib.Path):
 
 
 def test_pictures_are_drawn_where_there_is_data(tmp_path: pathlib.Path):
-    pytest.importorskip("matplotlib")
     devices = report.load(_results(tmp_path / "results"))
     names = report.draw(tmp_path, devices)
     drawn = {pathlib.Path(n).stem.removeprefix("nvidia_h200_") for n in names}
