@@ -71,8 +71,8 @@ float Product(const GemmParams& params, int64_t matrix, int64_t row, int64_t col
   const bool b_is_k_major = params.b_major == Major::kK;
   const int64_t a_step = a_is_k_major ? 1 : params.a.row_stride;
   const int64_t b_step = b_is_k_major ? 1 : params.b.row_stride;
-  const int64_t a = MatrixOffset(params, params.a, matrix) +
-                    (a_is_k_major ? row * params.a.row_stride : row);
+  const int64_t a =
+      MatrixOffset(params, params.a, matrix) + (a_is_k_major ? row * params.a.row_stride : row);
   const int64_t b = MatrixOffset(params, params.b, matrix) +
                     (b_is_k_major ? column * params.b.row_stride : column);
   float sum = 0.0f;

@@ -20,8 +20,8 @@ inline const char* LaunchKernel(void (*kernel)(GemmParams), const GemmParams& pa
     return "the grid has more than 2^31 - 1 CTAs";
   }
   if (smem_bytes > kDefaultSmemBytes) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) {
       return cudaGetErrorString(error);
     }

@@ -20,6 +20,14 @@ _DEVICE_FLAGS = (
     *("-Xcompiler", "-fPIC", "-Xptxas", "-v,--warn-on-local-memory-usage"),
 )
 _DTYPES = {"float32": "kF32", "bfloat16": "kBF16", "float16": "kF16"}
+_INSTANCE = """\
+#include "{row.header}"
+
+extern "C" const char* jaxgemm_launch_{row.name}(const jaxgemm::GemmParams& params,
+                                                 cudaStream_t stream) {{
+  return jaxgemm::{row.template}::Launch(params, stream);
+}}
+"""
 # Reports how many of the compilations are done.
 Progress = Callable[[int, int], None]
 
@@ -47,9 +55,7 @@ class Recipe:
     @property
     def instances(self) -> tuple[Instance, ...]:
         """The rows that at least one of the architectures can run."""
-        return tuple(
-            row for row in instances.instances() if any(map(row.compiles_for, self.archs))
-        )
+        return tuple(row for row in instances.instances() if any(map(row.compiles_for, self.archs)))
 
     @property
     def key(self) -> str:
@@ -139,14 +145,10 @@ def _device_step(recipe: Recipe, row: Instance, folder: Path) -> Step:
         for arch in recipe.archs
         if row.compiles_for(arch)
     ]
-    defines = (
-        f'-DJAXGEMM_HEADER="{row.header}"',
-        f"-DJAXGEMM_SYMBOL=jaxgemm_launch_{row.name}",
-        f"-DJAXGEMM_TEMPLATE={row.template}",
-    )
-    options = (*_DEVICE_FLAGS, *recipe.flags, *codes, *defines, "-I", str(recipe.sources))
-    source = str(recipe.sources / "handlers" / "instance.cu")
-    command = (str(recipe.compiler), *options, "-c", "-o", str(folder / f"{row.name}.o"), source)
+    include = ("-I", str(recipe.sources))
+    options = (*_DEVICE_FLAGS, *recipe.flags, *codes, *include)
+    files = ("-c", "-o", str(folder / f"{row.name}.o"), str(folder / f"{row.name}.cu"))
+    command = (str(recipe.compiler), *options, *files)
     return Step(row.name, command)
 
 
@@ -178,8 +180,10 @@ def compile_steps(
     return logs
 
 
-def write_table(recipe: Recipe, folder: Path) -> None:
-    """Writes the list of instances that registrations.cc includes."""
+def write_instances(recipe: Recipe, folder: Path) -> None:
+    """Writes a source for each instance, and their table, which registrations.cc includes."""
+    for row in recipe.instances:
+        (folder / f"{row.name}.cu").write_text(_INSTANCE.format(row=row))
     rows = " ".join(f"JAXGEMM_INSTANCE({x.name}, {_DTYPES[x.dtype]})" for x in recipe.instances)
     (folder / "instances.inc").write_text(f"#define JAXGEMM_INSTANCES {rows}\n")
 
@@ -196,7 +200,7 @@ def build(recipe: Recipe, path: Path, progress: Progress | None = None) -> dict[
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as name:
         folder = Path(name)
-        write_table(recipe, folder)
+        write_instances(recipe, folder)
         todo = steps(recipe, folder)
         logs = compile_steps(todo, folder, progress)
         result = folder / path.name

@@ -77,6 +77,4 @@ def run(
 ) -> tuple[jax.Array, ...]:
     """`call` on a CUDA device, with the library built and loaded where it is not yet."""
     library.register("CUDA")
-    return call(
-        problem, kernel, instance, operands, knobs=knobs, workspace_bytes=workspace_bytes
-    )
+    return call(problem, kernel, instance, operands, knobs=knobs, workspace_bytes=workspace_bytes)

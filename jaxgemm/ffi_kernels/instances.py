@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
+from typing import Any
 
 from jaxgemm.device import Device
 
@@ -71,7 +72,10 @@ def instances() -> tuple[Instance, ...]:
     found = []
     for kernel, data in json.loads((folder / "instances.json").read_text()).items():
         for row in data["instances"]:
-            values = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+            values: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in row.items()
+            }
             found.append(Instance(kernel=kernel, header=data["header"], **values))
     return tuple(found)
 

@@ -1,18 +1,18 @@
 """Reasons to decline a problem that all CUDA kernels share; each is None where all is well."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxgemm.device import Device
 from jaxgemm.ffi_kernels import instances
+from jaxgemm.ffi_kernels.instances import Instance
 from jaxgemm.problem import Problem
 
 # As kMaxBatchAxes in ffi/abi/params.h.
 _MAX_BATCH_AXES = 4
 # What the epilogue reads and writes: the cases of LoadElement in ffi/parts/elements.cuh.
 _DTYPES = ("float32", "bfloat16", "float16")
-# The CTAs of a grid, each of which computes at least 16 x 16 elements of d.
-_MAX_ELEMENTS = 2**31 * 256
+_MAX_CTAS = 2**31 - 1
 
 
 def why_not_problem(problem: Problem, kernel: str) -> str | None:
@@ -38,18 +38,19 @@ def _reasons(problem: Problem, kernel: str) -> Iterator[str | None]:
         yield f"{spec.ragged} is divided into groups: this kernel needs whole matrices"
     if spec.gated:
         yield "b_up is present: this kernel multiplies by one b"
-    known = tuple(dict.fromkeys(row.dtype for row in instances.of_kernel(kernel)))
+    rows = instances.of_kernel(kernel)
+    known = tuple(dict.fromkeys(row.dtype for row in rows))
     dtype = problem.dtype("a").name
     if dtype not in known:
         yield f"a is {dtype}: this kernel needs {' or '.join(known)}"
     if problem.dtype("b").name != dtype:
         yield f"b is {problem.dtype('b')}: this kernel needs {dtype}, as a is"
-    for name in ("c", "bias", *spec.outputs):
-        if (name in spec.operands or name in spec.outputs) and (
-            problem.dtype(name).name not in _DTYPES
-        ):
+    extras = tuple(name for name in ("c", "bias") if problem.has(name))
+    for name in (*extras, *spec.outputs):
+        if problem.dtype(name).name not in _DTYPES:
             yield f"{name} is {problem.dtype(name)}: this kernel needs {' or '.join(_DTYPES)}"
     yield _why_not_batch(problem)
+    yield _why_not_grid(problem, rows)
 
 
 def _why_not_batch(problem: Problem) -> str | None:
@@ -62,7 +63,13 @@ def _why_not_batch(problem: Problem) -> str | None:
             )
     if len(axes) > _MAX_BATCH_AXES:
         return f"there are {len(axes)} batch axes: this kernel takes {_MAX_BATCH_AXES}; merge some"
-    elements = math.prod(problem.shape("d"))
-    if elements > _MAX_ELEMENTS:
-        return f"d has {elements} elements: this kernel writes {_MAX_ELEMENTS}; split the batch"
+    return None
+
+
+def _why_not_grid(problem: Problem, rows: Sequence[Instance]) -> str | None:
+    for row in rows:
+        tile_m, tile_n, _ = row.cta_tile
+        tiles = math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n) * problem.batch_size
+        if tiles > _MAX_CTAS:
+            return f"d has {tiles} tiles: a grid has at most {_MAX_CTAS}; split the batch"
     return None

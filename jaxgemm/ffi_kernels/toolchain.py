@@ -40,7 +40,7 @@ def _candidates() -> Iterator[tuple[Path | None, str]]:
         yield Path(named), "$JAXGEMM_NVCC"
         return
     on_path = shutil.which("nvcc")
-    yield on_path and Path(on_path), "PATH"
+    yield (Path(on_path) if on_path else None), "PATH"
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec and spec.submodule_search_locations) or ():
         yield Path(folder) / "cu13" / "bin" / "nvcc", "the package nvidia-cuda-nvcc"
@@ -61,7 +61,7 @@ def find_nvcc() -> Nvcc | None:
 def find_cxx() -> Path | None:
     """The host's C++ compiler: $CXX or g++."""
     found = shutil.which(os.environ.get("CXX") or "g++")
-    return found and Path(found)
+    return Path(found) if found else None
 
 
 def ffi_include() -> Path:

@@ -1,0 +1,42 @@
+// cp.async: from global to shared memory past the registers, in groups that can be waited for.
+#pragma once
+
+#include <cstdint>
+
+namespace jaxgemm {
+
+__device__ __forceinline__ uint32_t SmemAddress(const void* smem) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(smem));
+}
+
+// Copies kBytes (4, 8 or 16), to which both addresses are aligned. Where `valid` is false it writes
+// zeros and reads nothing.
+template <int kBytes>
+__device__ __forceinline__ void CopyAsync(uint32_t address, const void* gmem, bool valid = true) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async copies 4, 8 or 16 bytes");
+  const int bytes = valid ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    // .cg: past L1, which it would only pollute.
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(gmem),
+                 "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(gmem),
+                 "n"(kBytes), "r"(bytes)
+                 : "memory");
+  }
+}
+
+// Ends a group; empty groups are complete at once.
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most kPending of this thread's newest groups are incomplete. Others' copies can be
+// read after a barrier.
+template <int kPending>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace jaxgemm

@@ -1,0 +1,70 @@
+"""Builds the CUDA library ahead of time, or says what there is.
+
+python -m jaxgemm.ffi_kernels build [--archs=80,90a]
+python -m jaxgemm.ffi_kernels info
+"""
+
+import argparse
+import ctypes
+import sys
+import time
+from collections.abc import Sequence
+
+import jax
+
+from jaxgemm.ffi_kernels import build, instances, library, toolchain
+from jaxgemm.ffi_kernels.toolchain import BuildError
+
+
+def _driver() -> str:
+    """What can be said of the CUDA driver without starting it."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "none: there is no libcuda.so.1, so kernels can be built but not run"
+    return "libcuda.so.1"
+
+
+def _info() -> None:
+    nvcc = toolchain.find_nvcc()
+    rows = {
+        "jax": f"{jax.__version__}, FFI version 0.{toolchain.ffi_minor()}",
+        "compiler": "none" if nvcc is None else f"{nvcc.path}, found in {nvcc.found_in}",
+        "host compiler": toolchain.find_cxx() or "none",
+        "driver": _driver(),
+        "architectures": " ".join(f"sm_{arch}" for arch in library.archs()),
+        "instances": f"{len(instances.instances())} of {', '.join(instances.kernel_names())}",
+        "folder": library.cache_folder(),
+        "library": library.why_not_built() or "built",
+    }
+    for name, value in rows.items():
+        print(f"{name:14} {value}")
+
+
+def _build(archs: tuple[str, ...]) -> None:
+    start = time.monotonic()
+    path = library.ensure_built(build.cuda_recipe(archs))
+    print(f"{path}, after {time.monotonic() - start:.0f} s")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m jaxgemm.ffi_kernels", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("info", help="say what was found")
+    parsed = commands.add_parser("build", help="build the CUDA library, unless it is there")
+    parsed.add_argument("--archs", help="architectures, as in 80,90a; default: those of the GPUs")
+    options = parser.parse_args(argv)
+    if options.command == "info":
+        _info()
+        return 0
+    try:
+        _build(tuple(options.archs.split(",")) if options.archs else library.archs())
+    except BuildError as error:
+        print(f"jaxgemm: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""Kernels behind XLA's FFI: the binding on the CPU handler, the reasons, and all of it on a GPU."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxgemm
+from jaxgemm import device, dispatch
+from jaxgemm.ffi_kernels import KERNELS, call, instances, library, limits
+from jaxgemm.kernel import Kernel
+from jaxgemm.policy import Policy
+from tests import kernel_answers
+from tests.kernel_cases import EXTRAS, SMALL_CASES, KernelCase
+
+_H200 = device.named("h200")
+# Sizes, strides and activations that kernels with wider loads decline.
+_ODD_CASES = {
+    "odd": KernelCase(m=131, n=67, k=37, extras=EXTRAS, activation="relu2", save=True),
+    "odd_transposed": KernelCase(m=67, n=131, k=53, layout="TT", extras=EXTRAS),
+    "odd_batch": KernelCase(
+        m=33, n=17, k=19, layout="TN", batch=((3, "a b c d"), (2, "b d")), extras=("c",)
+    ),
+    "one_element": KernelCase(m=1, n=1, k=1),
+    "empty_k": KernelCase(k=0, extras=("c", "bias"), activation="sigmoid"),
+    "empty_m": KernelCase(m=0),
+    "empty_batch": KernelCase(m=8, n=8, batch=((0, "a d"),)),
+    "gelu_exact_odd": KernelCase(m=65, n=63, k=31, activation="gelu_exact", layout="NT"),
+    "four_batch_axes": KernelCase(
+        m=5, n=6, k=7, batch=((2, "a d"), (3, "b d"), (2, "bias d"), (2, "a b d")), extras=("bias",)
+    ),
+    "large_tiles": KernelCase(m=384, n=520, k=100, extras=("bias",)),
+}
+
+
+def _cases() -> dict[str, KernelCase]:
+    """All cases that some kernel here may take, and each in float32."""
+    known = {**SMALL_CASES, **_ODD_CASES}
+    in_float32 = {
+        f"{name}-float32": dataclasses.replace(case, dtype="float32", out="float32", dtypes=())
+        for name, case in known.items()
+        if case.dtype == "bfloat16"
+    }
+    return {**known, **in_float32}
+
+
+def _instance(kernel: Kernel, case: KernelCase) -> str | None:
+    """Some instance that multiplies the case's dtype."""
+    rows = instances.of_kernel(kernel.name)
+    return next((row.name for row in rows if row.dtype == case.dtype), None)
+
+
+def _accepted() -> list[Any]:
+    """Every kernel with every case that it accepts, whatever can be built here."""
+    return [
+        pytest.param(kernel, case, id=f"{kernel.name}-{name}")
+        for kernel, (name, case) in itertools.product(KERNELS, _cases().items())
+        if limits.why_not_problem(case.problem(), kernel.name) is None
+    ]
+
+
+@pytest.fixture(scope="module")
+def cpu_handler() -> None:
+    """The CPU's handler, registered under the targets of all kernels."""
+    library.register("cpu")
+
+
+def _call(case: KernelCase, **options: Any) -> tuple[jax.Array, ...]:
+    problem = case.problem()
+    run = jax.jit(lambda x: call.call(problem, "cuda.naive", "naive_f32", x, **options))
+    return run(case.arrays())
+
+
+@pytest.mark.usefixtures("cpu_handler")
+@pytest.mark.parametrize("name", _cases())
+def test_cpu_handler_is_right(name: str) -> None:
+    case = _cases()[name]
+    if limits.why_not_problem(case.problem(), "cuda.naive") is None:
+        kernel_answers.check(case.problem(), case.arrays(), _call(case))
+
+
+@pytest.mark.usefixtures("cpu_handler")
+def test_every_kernel_has_a_target_for_the_cpu_too() -> None:
+    case = KernelCase(m=8, n=8, k=8, dtype="float32", out="float32")
+    for kernel in KERNELS:
+        [d] = call.call(case.problem(), kernel.name, "any", case.arrays())
+        kernel_answers.check(case.problem(), case.arrays(), (d,))
+
+
+_SMALL = KernelCase(m=6, n=7, k=5, extras=("bias",), batch=((2, "a d"),))
+_REFUSED = {
+    "abi": ({"abi_version": np.int32(99)}, r"abi_version: got 99, expected \d"),
+    "activation": ({"activation": "softmax"}, "activation: got 'softmax'"),
+    "major": ({"a_major": "m"}, "a_major: got 'm', expected 'k' or 'mn'"),
+    "role": ({"operands": "a b q"}, "operands: got 'q'"),
+    "twice": ({"operands": "a b b"}, "each other name at most once"),
+    "as_output": ({"outputs": "bias"}, "operands and outputs"),
+    "count": ({"operands": "a b"}, "got 3 operands and 1 outputs, expected 2 and 1"),
+    "batch_without_d": ({"batch": "a b"}, "batch: got axis 'a b', expected d"),
+    "too_many_axes": ({"batch": "d;d;d;d;d"}, "batch: got 5 axes, expected at most 4"),
+    "rank": ({"batch": ""}, "a: got 3 dimensions, expected 2"),
+    "size": ({"b_major": "k"}, "b: dimension 1: got 7, expected k = 5 of a"),
+    "bias_size": ({"operands": "bias b a"}, "bias: got 3 dimensions, expected 1"),
+    "knobs": ({"knobs": np.zeros(9, np.int32)}, "knobs: expected at most 8"),
+    "knobs_dtype": ({"knobs": np.zeros(2, np.int64)}, "knobs: expected at most 8 values of int32"),
+}
+
+
+@pytest.mark.usefixtures("cpu_handler")
+@pytest.mark.parametrize("name", _REFUSED)
+def test_handler_refuses_with_the_name_and_what_it_expected(name: str) -> None:
+    overrides, text = _REFUSED[name]
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT.*{text}"):
+        _call(_SMALL, overrides=overrides)
+
+
+@pytest.mark.usefixtures("cpu_handler")
+def test_handler_refuses_a_dtype_that_it_does_not_know() -> None:
+    case = dataclasses.replace(_SMALL, dtypes=(("bias", "int32"),))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="bias: got dtype S32, expected float32"):
+        _call(case)
+
+
+@pytest.mark.usefixtures("cpu_handler")
+def test_a_workspace_is_one_more_output_that_callers_do_not_see() -> None:
+    [d] = _call(_SMALL, workspace_bytes=1000)
+    kernel_answers.check(_SMALL.problem(), _SMALL.arrays(), (d,))
+
+
+@pytest.mark.usefixtures("cpu_handler")
+def test_eager_calls_with_equal_values_of_other_types_do_not_share_attributes() -> None:
+    for knobs in ((1,), (True,), (np.int8(1),)):
+        problem, arrays = _SMALL.problem(), _SMALL.arrays()
+        outputs = call.call(problem, "cuda.naive", "naive_f32", arrays, knobs=knobs)
+        kernel_answers.check(problem, arrays, outputs)
+
+
+_DECLINED = {
+    "grouped": (KernelCase(), {"ragged": "m"}, "divided into groups"),
+    "gated": (KernelCase(), {"operands": ("a", "b", "b_up")}, "b_up is present"),
+    "float64": (KernelCase(dtype="float64", out="float64"), {}, "a is float64"),
+    "mixed": (KernelCase(dtypes=(("b", "float16"),)), {}, "b is float16"),
+    "bias": (KernelCase(extras=("bias",), dtypes=(("bias", "float8_e5m2"),)), {}, "bias is float8"),
+    "summed": (KernelCase(batch=((3, "a b"),)), {}, "summed over"),
+    "axes": (KernelCase(m=8, batch=((2, "a d"),) * 5), {}, "5 batch axes"),
+    "grid": (KernelCase(batch=((2**30, "a d"),)), {}, "a grid has at most"),
+}
+
+
+@pytest.mark.parametrize("name", _DECLINED)
+def test_ladder_declines_with_a_reason(name: str) -> None:
+    case, changes, word = _DECLINED[name]
+    with jax.enable_x64(name == "float64"):
+        problem = case.problem()
+    problem = dataclasses.replace(problem, spec=dataclasses.replace(problem.spec, **changes))
+    reason = limits.why_not_problem(problem, "cuda.naive")
+    assert reason is not None
+    assert word in reason
+    assert not reason.endswith(".")
+
+
+def test_kernels_decline_a_cpu() -> None:
+    for kernel in KERNELS:
+        assert "cpu" in kernel.why_not(KernelCase().problem(), device.CPU)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_kernel_has_configs_that_fit_the_device(kernel: Kernel) -> None:
+    [*params] = (p for p in _accepted() if p.values[0] is kernel)
+    assert params
+    for param in params:
+        configs = kernel.configs(param.values[1].problem(), _H200)
+        assert len(set(configs)) == len(configs) > 0
+        for config in configs:
+            assert config.smem_bytes <= _H200.smem_bytes
+            assert config.split_k >= 1
+
+
+@pytest.mark.parametrize("precision", ["default", "highest"])
+def test_auto_leaves_the_lessons_to_those_who_name_them(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "why_not", lambda: None)
+    dispatch.forget()
+    case = KernelCase(1024, 1024, 1024, dtype="float32", out="float32", precision=precision)
+    plan = dispatch.plan(case.problem(), _H200, Policy())
+    rungs = [
+        k.name
+        for k in KERNELS
+        if k.why_not_auto() == "a lesson: `auto` leaves it to those who name it"
+    ]
+    assert "cuda.warptiled" in rungs
+    assert not {choice.kernel.name for choice in plan.choices} & set(rungs)
+    assert {name for name, reason in plan.reasons if "a lesson" in reason} == set(rungs)
+    named = dispatch.plan(case.problem(), _H200, Policy(backend="cuda.naive"))
+    assert named.kernel.name == "cuda.naive"
+    dispatch.forget()
+
+
+def test_estimates_are_in_the_order_of_the_ladder() -> None:
+    case = KernelCase(4096, 4096, 4096, dtype="float32", out="float32", precision="highest")
+    problem, times = case.problem(), {}
+    from jaxgemm.tuning import cost
+
+    for kernel in KERNELS:
+        if limits.why_not_problem(problem, kernel.name) is None:
+            configs = kernel.configs(problem, _H200)
+            times[kernel.name] = cost.ranked(problem, configs, _H200, kernel.efficiency)[0][
+                1
+            ].time_us
+    ladder = ("naive", "coalesced", "tiled", "register_blocked", "warptiled")
+    ordered = [times[f"cuda.{name}"] for name in ladder]
+    assert ordered == sorted(ordered, reverse=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kernel", "case"), _accepted())
+def test_every_config_is_right_on_a_gpu_with_the_same_bits(
+    kernel: Kernel, case: KernelCase
+) -> None:
+    target = device.current()
+    problem = case.problem()
+    if reason := kernel.why_not(problem, target):
+        pytest.skip(f"{target.name}: {reason}")
+    arrays = case.arrays()
+    first = None
+    for config in kernel.configs(problem, target):
+        outputs = jax.jit(lambda x, c=config: kernel.run(problem, c, x))(arrays)
+        kernel_answers.check(problem, arrays, outputs)
+        # Every tile shape sums k in the same order. As bytes, NaN equals itself.
+        bits = [np.asarray(x).view(np.uint8) for x in outputs]
+        first = first or bits
+        for x, y in zip(bits, first, strict=True):
+            np.testing.assert_array_equal(x, y, err_msg=str(config))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_kernel_runs_inside_a_captured_graph_and_repeats_its_bits(kernel: Kernel) -> None:
+    # XLA captures a loop's body in a CUDA graph where all of its calls allow it.
+    case = KernelCase(m=256, n=256, k=256, dtype=instances.of_kernel(kernel.name)[0].dtype)
+    problem, arrays = case.problem(), case.arrays()
+    [config, *_] = kernel.configs(problem, device.current())
+    options = {"xla_gpu_graph_min_graph_size": "1"}
+
+    def twice(x: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+        # Two calls in one program, the second on what the first wrote.
+        [d] = kernel.run(problem, config, x)
+        return d, *kernel.run(problem, config, {**x, "a": d.astype(x["a"].dtype)})
+
+    run = jax.jit(twice).lower(arrays).compile(compiler_options=options)
+    first = [np.asarray(x) for x in run(arrays)]
+    kernel_answers.check(problem, arrays, (first[0],))
+    for _ in range(20):
+        for got, want in zip(run(arrays), first, strict=True):
+            np.testing.assert_array_equal(np.asarray(got), want)
+
+
+@pytest.mark.gpu
+def test_named_kernel_answers_through_gemm_and_its_gradient() -> None:
+    a, b = (
+        jnp.asarray(np.random.default_rng(i).normal(size=(129, 129)), jnp.float32) for i in (0, 1)
+    )
+    loss = lambda a, b: (jaxgemm.gemm(a, b, backend="cuda.warptiled") ** 2).sum()  # noqa: E731
+    plain = lambda a, b: ((a @ b) ** 2).sum()  # noqa: E731
+    with jax.default_matmul_precision("highest"):
+        got, want = (jax.jit(jax.grad(f, (0, 1)))(a, b) for f in (loss, plain))
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-2)
