@@ -1,0 +1,43 @@
+// Launching a persistent grid of clusters: as many CTAs as the device runs at a time, or fewer.
+#pragma once
+
+#include <algorithm>
+
+#include "parts/launch.cuh"
+#include "parts/tile_walk.cuh"
+
+namespace jaxgemm {
+
+// Returns null, or CUDA's text of what went wrong.
+template <class Maps>
+const char* LaunchPersistent(void (*kernel)(GemmParams, Maps, TileWalk), const GemmParams& params,
+                             const Maps& maps, const TileWalk& walk, int cluster_size,
+                             int num_threads, int smem_bytes, cudaStream_t stream) {
+  int device = 0;
+  int num_sms = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+  }
+  if (error != cudaSuccess) {
+    return cudaGetErrorString(error);
+  }
+  const int64_t num_clusters = std::min<int64_t>(walk.num_tiles, num_sms / cluster_size);
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(cluster_size), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(num_clusters * cluster_size));
+  config.blockDim = dim3(num_threads);
+  config.dynamicSmemBytes = smem_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  error = cudaLaunchKernelEx(&config, kernel, params, maps, walk);
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+}  // namespace jaxgemm

@@ -1,0 +1,37 @@
+// A ring of slots in shared memory, between a producer that fills them and consumers that read.
+//
+//     barrier   from → to             arrivals                        protects
+//     full      producer → consumers  1, and the bytes of a stage     a slot before it is read
+//     empty     consumers → producer  1 a consumer warp, of all CTAs  a slot before it is overwritten
+//                                     that fill each other's slots
+#pragma once
+
+#include "ptx/mbarrier.cuh"
+
+namespace jaxgemm {
+
+template <int kStages>
+struct Ring {
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+};
+
+// A place in the walk around the ring: a slot, and the parity of the round.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  static __device__ __forceinline__ RingPosition At(int64_t step) {
+    return {static_cast<int>(step % kStages), static_cast<uint32_t>(step / kStages & 1)};
+  }
+
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace jaxgemm

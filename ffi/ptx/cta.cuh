@@ -1,0 +1,46 @@
+// Instructions for parts of a CTA: named barriers, registers of a warpgroup, clusters.
+#pragma once
+
+#include <cstdint>
+
+namespace jaxgemm {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr int kWarpgroupSize = 128;
+
+// Barrier 0 is __syncthreads; `num_threads` counts those that arrive and those that wait.
+__device__ __forceinline__ void SyncNamedBarrier(int barrier, int num_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(num_threads) : "memory");
+}
+
+__device__ __forceinline__ void ArriveNamedBarrier(int barrier, int num_threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(num_threads) : "memory");
+}
+
+// Gives registers back, for others to take. All warps of the warpgroup execute it.
+template <int kRegisters>
+__device__ __forceinline__ void ReleaseRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Waits until there are as many registers, and takes them.
+template <int kRegisters>
+__device__ __forceinline__ void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+__device__ __forceinline__ uint32_t ClusterRank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Waits for all threads of all CTAs of the cluster.
+__device__ __forceinline__ void SyncCluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
+}  // namespace jaxgemm
