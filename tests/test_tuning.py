@@ -114,8 +114,10 @@ def test_a_saved_preactivation_is_checked_too(clock: Clock) -> None:
         (operands, *_) = search.operand_sets(problem)
         for broken in (None, *problem.spec.outputs):
             candidate = Candidate(fake_kernel(change=_one_more(broken)), SMALL, 1.0)
-            call, fault = search._checked(problem, candidate, operands)
-            assert (call is None) == (fault is not None) == (broken is not None), (broken, fault)
+            [(_, call)] = search._compiled(problem, [candidate], operands)
+            assert call is not None
+            fault = search._wrong(problem, call, operands)
+            assert (fault is not None) == (broken is not None), (broken, fault)
 
 
 def _one_more(broken: str | None) -> Callable[[str, jax.Array], jax.Array]:
@@ -266,7 +268,12 @@ def test_a_manifest_is_tuned_into_a_table(
 
     manifest, out = _manifest(tmp_path), tmp_path / "tables" / "cpu.json"
     with only_kernels(fake_kernel(clock=clock)):
-        assert run(manifest, Options(pattern="one|again|never", out=out)) == 0
+        times = tmp_path / "times.jsonl"
+        options = Options(pattern="one|again|never", out=out, times=times)
+        assert run(manifest, options) == 0
+        measured = [json.loads(line) for line in times.read_text().splitlines()]
+        assert [x["kernel"] for x in measured] == ["fake.one"] * 3 + ["xla.reference"]
+        assert measured[0]["time_us"] == cache.load(out, "cpu").entries[0].time_us
         assert "skipped  never: epilogue requant" in capsys.readouterr().out
         assert len(cache.load(out, "cpu").entries) == 1
         # With the gradients of both operands and of the bias; what the table has is left out.

@@ -110,6 +110,18 @@ def user_home(folder: Path) -> Iterator[Path]:
     dispatch.forget()
 
 
+@dataclasses.dataclass
+class _Lowered:
+    """A function that is "compiled" to itself."""
+
+    function: Callable[..., Any]
+    argument: Any
+
+    def compile(self, options: Any = None) -> Callable[..., Any]:
+        del options
+        return self.function
+
+
 @contextlib.contextmanager
 def fake_time() -> Iterator[Clock]:
     """Time as the protocol and the search see it; what they compile runs eagerly."""
@@ -118,7 +130,7 @@ def fake_time() -> Iterator[Clock]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "time", module)
         patch.setattr(search, "time", module)
-        patch.setattr(timing, "compile_for", lambda function, *args: function)
+        patch.setattr(timing, "lower_for", _Lowered)
         patch.setattr(timing, "rotation_bytes", lambda: 1)
         yield fake
 

@@ -10,6 +10,7 @@ What the columns of a manifest mean is said in `benchmarks/manifest.py`.
 
 import dataclasses
 import importlib
+import json
 import math
 import re
 import time
@@ -38,6 +39,7 @@ class Options:
       max_seconds: no new problem is begun after this time.
       only_missing: leave out problems that the table has: to go on where an earlier run stopped.
       out: the table to write; None means the user's.
+      times: a file that gets the time of every config that was tried, a JSON object a line.
     """
 
     pattern: str = ""
@@ -47,6 +49,7 @@ class Options:
     max_seconds: float = math.inf
     only_missing: bool = False
     out: Path | None = None
+    times: Path | None = None
 
 
 def run(manifest: Path, options: Options) -> int:
@@ -63,7 +66,7 @@ def run(manifest: Path, options: Options) -> int:
                 break
             row = search.tune_problem(problem, kernels, regime=options.regime, fixed=fixed)
             rows.append(row)
-            _write(row, target.name, options.out)
+            _write(row, target.name, options)
     except KeyboardInterrupt:
         print(f"interrupted after {len(rows)} of {len(jobs)} problems; they are kept", flush=True)
         code = 130
@@ -77,14 +80,17 @@ def _table(device_name: str, out: Path | None) -> cache.Table:
     return cache.load(cache.user_path(device_name) if out is None else out, device_name)
 
 
-def _write(row: Tuned, device_name: str, out: Path | None) -> None:
+def _write(row: Tuned, device_name: str, options: Options) -> None:
     """Keeps what was found at once, so that an interrupted run loses nothing."""
     if entries := row.entries():
-        if out is None:
+        if options.out is None:
             cache.save(entries, device_name)
         else:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            cache.merge(entries, device_name, out)
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            cache.merge(entries, device_name, options.out)
+    if options.times is not None:
+        with options.times.open("a") as file:
+            file.writelines(json.dumps(x) + "\n" for x in row.measurements())
 
 
 def _jobs(manifest: Path, options: Options) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -129,6 +135,7 @@ def _define_flags() -> None:
     flags.DEFINE_float("max_seconds", math.inf, "begin no problem after this time")
     flags.DEFINE_bool("only_missing", False, "leave out problems that the table has")
     flags.DEFINE_string("out", None, "table to write instead of this user's")
+    flags.DEFINE_string("times", None, "file for the times of all configs, as JSON lines")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -144,6 +151,7 @@ def main(argv: Sequence[str]) -> int:
         found.max_seconds,
         found.only_missing,
         None if found.out is None else Path(found.out),
+        None if found.times is None else Path(found.times),
     )
     return run(Path(argv[1]), options)
 

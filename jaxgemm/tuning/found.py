@@ -86,6 +86,22 @@ class Tuned:
                 )
         return list(found.values())
 
+    def measurements(self) -> list[dict[str, Any]]:
+        """Every candidate with a time, as JSON data: what `cost.regrets` is computed from."""
+        return [
+            {
+                "kernel": c.kernel.name,
+                "kernel_version": c.kernel.version,
+                "problem": cache.to_json(cache.key_of(self.problem)),
+                "config": cache.to_json(c.config),
+                "estimate_us": round(c.estimate_us, 3),
+                "time_us": round(c.times.median_us, 3),
+                "measured": dict(_how(c.times)),
+            }
+            for c in (*self.candidates, self.reference)
+            if c.times is not None
+        ]
+
 
 def _how(measured: Times) -> tuple[tuple[str, str], ...]:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

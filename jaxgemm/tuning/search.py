@@ -7,6 +7,7 @@ each kernel's fastest to the user's table. Nothing is tuned unless this is calle
 slow because of it, and dispatch stays a pure function of the tables.
 """
 
+import concurrent.futures
 import dataclasses
 import importlib
 import math
@@ -33,6 +34,8 @@ from jaxgemm.tuning.times import ratio
 PRIMITIVE = "gemm"
 # A config is timed if its estimate is within this factor of the lowest, or among the lowest few.
 KEPT_FACTOR, KEPT_AT_LEAST = 1.5, 4
+# Candidates that are compiled at the same time.
+_COMPILERS = 8
 
 # Whether a config should not even be tried.
 Reject = Callable[[Kernel, Problem, Any], bool]
@@ -185,10 +188,10 @@ def tune_problem(
     sets = operand_sets(problem, fixed)
     calls: dict[str, timing.Call] = {}
     checked = []
-    for index, candidate in enumerate([*kept, baseline]):
-        call, fault = _checked(problem, candidate, sets[0])
+    for index, (candidate, call) in enumerate(_compiled(problem, [*kept, baseline], sets[0])):
+        fault = candidate.fault if call is None else _wrong(problem, call, sets[0])
         checked.append(dataclasses.replace(candidate, fault=fault))
-        if call is not None:
+        if call is not None and fault is None:
             calls[_label(index, candidate)] = call
     *tried, baseline = _timed(checked, calls, sets, regime)
     return Tuned(problem, _ordered(tried), len(listed) - len(kept), baseline)
@@ -231,24 +234,47 @@ def operand_sets(problem: Problem, fixed: Mapping[str, Any] | None = None) -> li
     return timing.inputs(avals, total_bytes=timing.rotation_bytes(), scale=scale, fixed=constants)
 
 
-def _checked(
-    problem: Problem, candidate: Candidate, operands: Operands
-) -> tuple[timing.Call | None, str | None]:
-    """The compiled call of a candidate whose result is right, or None and why there is none."""
+def _compiled(
+    problem: Problem, candidates: Sequence[Candidate], operands: Operands
+) -> list[tuple[Candidate, timing.Call | None]]:
+    """Each candidate with its call; or with a fault, if compiling it failed."""
+    # Tracing stays in this thread, which has JAX's settings; most of compiling needs no Python.
+    with concurrent.futures.ThreadPoolExecutor(_COMPILERS) as pool:
+        futures = [_submitted(pool, problem, candidate, operands) for candidate in candidates]
+    failures = [future.exception() for future in futures]
+    return [
+        (c, future.result())
+        if failure is None
+        else (dataclasses.replace(c, fault=_said(failure)), None)
+        for c, future, failure in zip(candidates, futures, failures, strict=True)
+    ]
+
+
+def _submitted(
+    pool: concurrent.futures.Executor, problem: Problem, candidate: Candidate, operands: Operands
+) -> concurrent.futures.Future[timing.Call]:
     kernel, config = candidate.kernel, candidate.config
     try:
-        call = timing.compile_for(lambda xs: kernel.run(problem, config, xs), operands)
+        lowered = timing.lower_for(lambda xs: kernel.run(problem, config, xs), operands)
+    except Exception as failure:
+        future: concurrent.futures.Future[timing.Call] = concurrent.futures.Future()
+        future.set_exception(failure)
+        return future
+    return pool.submit(lowered.compile)
+
+
+def _wrong(problem: Problem, call: timing.Call, operands: Operands) -> str | None:
+    """Why a call has no time: it fails, or its outputs are wrong."""
+    try:
         outputs = jax.block_until_ready(call(operands))
         error = max(
             gate.error(*of_output(problem, operands, name), output)
             for name, output in zip(problem.spec.outputs, outputs, strict=True)
         )
     except Exception as failure:  # a kernel that breaks is a fault of the kernel, whatever it is
-        return None, _said(failure)
+        return _said(failure)
     # Not `error > 1`, which NaN would pass.
-    if not error <= 1:
-        return None, f"wrong: its error is {error:.3g} times the bound"
-    return call, None
+    return None if error <= 1 else f"wrong: its error is {error:.3g} times the bound"
 
 
 def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem, Operands]:
@@ -293,7 +319,7 @@ def _label(index: int, candidate: Candidate) -> str:
     return f"{index} {candidate.name}"
 
 
-def _said(failure: Exception) -> str:
+def _said(failure: BaseException) -> str:
     return f"{type(failure).__name__}: {failure}"
 
 

@@ -123,13 +123,30 @@ class Compiled:
         return self.executable(*args)
 
 
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A function that is traced and lowered for some arguments; compiling it needs no Python."""
+
+    lowered: Any
+    function: Callable[..., Any]
+
+    def compile(self, options: Mapping[str, Any] | None = None) -> Compiled:
+        """The executable, with XLA's options."""
+        options = dict(options or {})
+        executable = self.lowered.compile(compiler_options=options or None)
+        return Compiled(executable, self.function, options)
+
+
+def lower_for(function: Callable[..., Any], *args: Any) -> Lowered:
+    """`function`, traced and lowered for arguments like these."""
+    return Lowered(jax.jit(function).lower(*args), function)
+
+
 def compile_for(
     function: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None
 ) -> Compiled:
     """`function`, compiled ahead of time for arguments like these, with XLA's options."""
-    options = dict(options or {})
-    lowered = jax.jit(function).lower(*args)
-    return Compiled(lowered.compile(compiler_options=options or None), function, options)
+    return lower_for(function, *args).compile(options)
 
 
 def measure(

@@ -50,7 +50,6 @@ from pallas_kernels.common.schedule import Tile, num_matrices, operand_matrix
 from pallas_kernels.hopper.dense_config import (
     NUM_CONSUMERS,
     SLICE_ROWS,
-    SLICE_SLOTS,
     Config,
     Side,
     configs,
@@ -97,7 +96,7 @@ class _Cta:
     def slot(self, tile: Tile, index: int) -> jax.Array:
         """The staging slot of a slice; slots alternate across tiles, which may have odd counts."""
         turn = lax.div(tile.turn, NUM_CONSUMERS) if self.config.takes_turns else tile.turn
-        return lax.rem(turn * self.config.num_slices + index, SLICE_SLOTS)
+        return lax.rem(turn * self.config.num_slices + index, self.config.slots)
 
     def part(self, tile: Tile) -> Tile:
         """This CTA's part of a cluster's tile."""
@@ -241,7 +240,7 @@ def _store(
         outputs = epilogue.apply(problem, part, c, bias, scalars)
         bias = next_bias
         # The store that used the slot before has read it.
-        plgpu.wait_smem_to_gmem(SLICE_SLOTS - 1, wait_read_only=True)
+        plgpu.wait_smem_to_gmem(config.slots - 1, wait_read_only=True)
         for name in problem.spec.outputs:
             getattr(refs, f"{name}_smem")[at] = outputs[name].astype(problem.dtype(name))
         plgpu.commit_smem()
@@ -251,12 +250,12 @@ def _store(
             last = name == problem.spec.outputs[-1]
             source = getattr(refs, f"{name}_smem").at[at]
             plgpu.copy_smem_to_gmem(source, target, commit_group=last)
-        _load_c(cta, tile, index + SLICE_SLOTS)
+        _load_c(cta, tile, index + config.slots)
 
 
 def _consume(cta: _Cta, tile: Tile, *accs: Any) -> None:
     """Computes this consumer's part of one tile."""
-    for index in range(SLICE_SLOTS):
+    for index in range(cta.config.slots):
         _load_c(cta, tile, index)
     _multiply(cta, tile, accs)
     # These loads take place while the last step is multiplied.
@@ -301,7 +300,7 @@ def _scratch(problem: Problem, config: Config) -> dict[str, Any]:
     tile_m, tile_n, tile_k = config.cta_tile
     a_tile = (tile_m, tile_k) if problem.spec.a_contract == 1 else (tile_k, tile_m)
     b_tile = (tile_k, tile_n) if problem.spec.b_contract == 0 else (tile_n, tile_k)
-    slots = (NUM_CONSUMERS, SLICE_SLOTS)
+    slots = (NUM_CONSUMERS, config.slots)
     slices = (*slots, SLICE_ROWS, config.slice_columns)
     scratch = {
         f"{name}_smem": tiles.swizzled(slices, problem.dtype(name), config.slice_columns)

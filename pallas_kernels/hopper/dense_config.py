@@ -15,14 +15,15 @@ from pallas_kernels.common.schedule import TileOrder, num_matrices
 NUM_CONSUMERS = 2
 # A consumer finishes its part of a tile in slices of this many rows, in turns through the slots.
 SLICE_ROWS = 64
-SLICE_SLOTS = 2
+_MIN_SLOTS = 2
 _OPERAND_DTYPES = ("bfloat16", "float16", "float32")
 _OTHER_DTYPES = ("bfloat16", "float16", "float32")
 # Accumulators a thread may hold; where the epilogue does more than round, more would be spilled.
 _MAX_ACCUMULATORS, _MAX_PLAIN_ACCUMULATORS = 128, 192
 # Bytes along k of one stage, for operands of which a row is one swizzle atom.
 _TILE_K_BYTES = 128
-_MIN_STAGES, _MAX_STAGES = 2, 8
+# With fewer stages than three, loads are late; two will do where there is no room.
+_MIN_STAGES, _ENOUGH_STAGES, _MAX_STAGES = 2, 3, 8
 # Barriers, and the alignment of every buffer.
 _RESERVED_SMEM_BYTES = 1024
 
@@ -44,12 +45,8 @@ _SHAPES: tuple[_Shape, ...] = (
     (64, 128, "n", None),
     (128, 192, None, "m"),
     (192, 128, None, "n"),
-    (128, 160, None, "m"),
-    (128, 128, None, "m"),
     (128, 128, None, None),
     (64, 256, None, "m"),
-    (64, 256, None, None),
-    (64, 128, None, None),
 )
 # With two products a consumer holds twice as many accumulators for the same part of d.
 _GATED_SHAPES: tuple[_Shape, ...] = (
@@ -80,6 +77,7 @@ class Config:
       slice_columns: columns that a consumer finishes and stores at a time.
       operand_itemsize: bytes of an element of a and b.
       num_products: 1, or 2 for a·b and a·b_up.
+      slots: slices of each consumer that can be on their way from or to global memory.
       staged_itemsize: bytes that c, d and z together take per element of a slice.
       strip_along: the side along which tiles that are computed together lie next to each other.
       strip_width: how many of them lie there before the walk turns to the next row.
@@ -96,6 +94,7 @@ class Config:
     slice_columns: int
     operand_itemsize: int
     num_products: int
+    slots: int
     staged_itemsize: int
     strip_along: Side
     strip_width: int
@@ -163,8 +162,12 @@ class Config:
     @property
     def smem_bytes(self) -> int:
         """The ring, and the slices that are being loaded or stored."""
-        slice_bytes = SLICE_ROWS * self.slice_columns * self.staged_itemsize
-        return self.stages * self.stage_bytes + NUM_CONSUMERS * SLICE_SLOTS * slice_bytes
+        return self.stages * self.stage_bytes + self.slots * self.slot_bytes
+
+    @property
+    def slot_bytes(self) -> int:
+        """A slice of c, d and z for each consumer."""
+        return NUM_CONSUMERS * SLICE_ROWS * self.slice_columns * self.staged_itemsize
 
 
 def staged(problem: Problem) -> tuple[str, ...]:
@@ -269,13 +272,34 @@ def _why_not_tf32(problem: Problem) -> str | None:
 
 
 def configs(problem: Problem, device: Device) -> tuple[Config, ...]:
-    """Every tile shape with as many stages as fit, the best for large problems first."""
-    found = (_config(problem, device, shape) for shape in _shapes(problem))
-    return tuple(config for config in found if config is not None)
+    """Every tile shape, the best for large problems first.
+
+    Each with as many stages as fit. Where that leaves no room for all slices of a tile, it comes
+    again with fewer stages and more slots: then storing a tile never delays the next one.
+    """
+    found: list[Config] = []
+    for shape in _shapes(problem):
+        config = _unsized(problem, device, shape)
+        if config is not None:
+            free = device.smem_bytes - _RESERVED_SMEM_BYTES
+            found += _sized(config, free)
+    return tuple(found)
 
 
-def _config(problem: Problem, device: Device, shape: _Shape) -> Config | None:
-    """The config of a tile shape, None if it does not fit the problem or the device."""
+def _sized(config: Config, free_bytes: int) -> Iterator[Config]:
+    """The config with the stages and slots that fit into shared memory."""
+    stages = min(_MAX_STAGES, (free_bytes - _MIN_SLOTS * config.slot_bytes) // config.stage_bytes)
+    most_slots = 0
+    for count, least in ((stages, _MIN_STAGES), (stages - 1, _ENOUGH_STAGES)):
+        slots = (free_bytes - count * config.stage_bytes) // config.slot_bytes
+        slots = max(_MIN_SLOTS, min(config.num_slices, slots))
+        if count >= least and slots > most_slots:
+            yield dataclasses.replace(config, stages=count, slots=slots)
+        most_slots = slots
+
+
+def _unsized(problem: Problem, device: Device, shape: _Shape) -> Config | None:
+    """The config of a tile shape, yet without stages and slots; None if the shape does not fit."""
     cta_tile_m, cta_tile_n, consumers_along, cluster_along = shape
     wg_tile_n = cta_tile_n // (NUM_CONSUMERS if consumers_along == "n" else 1)
     atom_columns = _atom_columns(problem, {"m": cta_tile_m, "n": cta_tile_n})
@@ -294,6 +318,7 @@ def _config(problem: Problem, device: Device, shape: _Shape) -> Config | None:
         slice_columns=slice_columns,
         operand_itemsize=itemsize,
         num_products=len(products(problem)),
+        slots=0,
         staged_itemsize=sum(problem.dtype(name).itemsize for name in staged(problem)),
         strip_along="m" if cta_tile_m > cta_tile_n else "n",
         strip_width=8,
@@ -302,8 +327,4 @@ def _config(problem: Problem, device: Device, shape: _Shape) -> Config | None:
     plain = problem.spec.operands == ("a", "b") and problem.spec.activation is None
     max_accumulators = _MAX_PLAIN_ACCUMULATORS if plain else _MAX_ACCUMULATORS
     accumulators = config.num_products * math.prod(config.wg_tile) // 128
-    free = device.smem_bytes - _RESERVED_SMEM_BYTES - config.smem_bytes
-    stages = min(_MAX_STAGES, free // config.stage_bytes)
-    if stages < _MIN_STAGES or accumulators > max_accumulators:
-        return None
-    return dataclasses.replace(config, stages=stages)
+    return config if accumulators <= max_accumulators else None

@@ -7,6 +7,7 @@ median of a few launches: good for comparing configs, not for a published figure
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
@@ -43,16 +44,19 @@ def _xla(problem: Problem, accumulator: Any) -> Callable[..., jax.Array]:
     contract = (spec.a_contract + len(axes),), (spec.b_contract + len(axes),)
 
     def f(operands: dict[str, jax.Array]) -> jax.Array:
-        product = jax.lax.dot_general(
-            operands["a"],
-            operands["b"],
-            (contract, (axes, axes)),
-            preferred_element_type=accumulator,
-        )
+        products = [
+            jax.lax.dot_general(
+                operands["a"],
+                operands[name],
+                (contract, (axes, axes)),
+                preferred_element_type=accumulator,
+            )
+            for name in dense.products(problem)
+        ]
         extras = (operands.get(name) for name in ("alpha", "c", "beta", "bias"))
-        z = epilogue.preactivation(product, *extras)
-        act = spec.activation
-        return (z if act is None else epilogue.ACTIVATIONS[act].apply(z)).astype(spec.out_dtype)
+        z = epilogue.preactivation(products[0], *extras)
+        d = z if spec.activation is None else epilogue.ACTIVATIONS[spec.activation].apply(z)
+        return functools.reduce(jnp.multiply, products[1:], d).astype(spec.out_dtype)
 
     return f
 
