@@ -17,7 +17,7 @@ from tests import oracle
 from tests.public_reports.helpers import integers, normal, plain_gemm, same
 
 # --- vmap-rule: operands that are mapped alone, along other axes, at several levels. More of it is
-# in tests/test_properties.py.
+# in tests/test_mapped_properties.py.
 
 
 def test_nested_maps_over_different_operands() -> None:
