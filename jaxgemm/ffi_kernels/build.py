@@ -78,6 +78,8 @@ def cuda_recipe(archs: Sequence[str], flags: tuple[str, ...] = ()) -> Recipe:
       BuildError: sources or compilers are missing.
     """
     nvcc = toolchain.find_nvcc()
+    if nvcc is None and (named := os.environ.get("JAXGEMM_NVCC")):
+        raise BuildError(f"JAXGEMM_NVCC is {named}, which is not a program")
     if nvcc is None:
         raise BuildError(
             "no CUDA compiler: install nvidia-cuda-nvcc (jax[cuda13] brings it), or set"
@@ -188,6 +190,20 @@ def write_instances(recipe: Recipe, folder: Path) -> None:
     (folder / "instances.inc").write_text(f"#define JAXGEMM_INSTANCES {rows}\n")
 
 
+def link(recipe: Recipe, compiled: Sequence[Step], folder: Path) -> Path:
+    """The library of the objects in a folder, in that folder.
+
+    Raises:
+      BuildError: the linker fails.
+    """
+    result = folder / "library.so"
+    options = ("-shared", "-cudart=static") if recipe.platform == "CUDA" else ("-shared",)
+    objects = [str(folder / f"{step.name}.o") for step in compiled]
+    command = (str(recipe.compiler), *options, *recipe.flags, "-o", str(result), *objects)
+    toolchain.run(command, folder)
+    return result
+
+
 def build(recipe: Recipe, path: Path, progress: Progress | None = None) -> dict[str, str]:
     """Builds a library and moves it to `path` at once, so that nobody sees a part of it.
 
@@ -203,11 +219,7 @@ def build(recipe: Recipe, path: Path, progress: Progress | None = None) -> dict[
         write_instances(recipe, folder)
         todo = steps(recipe, folder)
         logs = compile_steps(todo, folder, progress)
-        result = folder / path.name
-        link = ("-shared", "-cudart=static") if recipe.platform == "CUDA" else ("-shared",)
-        objects = [str(folder / f"{step.name}.o") for step in todo]
-        options = (*link, *recipe.flags, "-o", str(result))
-        toolchain.run([str(recipe.compiler), *options, *objects], folder)
+        result = link(recipe, todo, folder)
         result.replace(path)
     return logs
 

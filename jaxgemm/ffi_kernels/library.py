@@ -20,6 +20,8 @@ from jaxgemm.ffi_kernels.toolchain import BuildError
 BUILD_COMMAND = "python -m jaxgemm.ffi_kernels build"
 # As kAbiVersion in ffi/abi/params.h.
 ABI_VERSION = 1
+# What failed in this process, so that `why_not` knows of it: path → why.
+_failures: dict[Path, str] = {}
 _PREBUILT = Path(__file__).resolve().parent / "prebuilt" / "libjaxgemm_cuda.so"
 
 
@@ -55,7 +57,7 @@ def why_not() -> str | None:
     except BuildError as error:
         return str(error)
     path = path_of(recipe)
-    return _why_not_loadable(path) if path.exists() else None
+    return _why_not_loadable(path) if path.exists() else _failures.get(path)
 
 
 @functools.cache
@@ -83,13 +85,20 @@ def ensure_built(recipe: build.Recipe) -> Path:
     path = path_of(recipe)
     if path.exists():
         return path
+    if path in _failures:
+        raise BuildError(_failures[path])
     path.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(path.with_suffix(".lock")):
         if not path.exists():
             what = " ".join((recipe.platform, "kernels for", *(f"sm_{x}" for x in recipe.archs)))
             what = what if recipe.archs else f"the {recipe.platform} handler"
-            build.build(recipe, path, build.progress_line(what))
-            forget()
+            try:
+                build.build(recipe, path, build.progress_line(what))
+            except BuildError as error:
+                _failures[path] = str(error)
+                raise
+            finally:
+                forget()
     return path
 
 

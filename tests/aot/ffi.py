@@ -1,0 +1,172 @@
+"""Compiles every instance in ffi/ for GPUs that are not there, and reads what came out.
+
+    JAX_PLATFORMS=cpu python -m tests.aot.ffi
+
+Needs nvcc and g++, and `pip install "jax[cuda13-local]"`; with nvidia-cuda-cuobjdump and
+nvidia-cuda-nvdisasm the machine code is read too. An instance fails if the compiler warns, spills,
+uses local memory or more registers than its row says, or lacks the tensor-core instructions that
+its row promises. Then XLA compiles a call of every kernel for an H200, with the library loaded.
+"""
+
+import dataclasses
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+_ARCHS = flags.DEFINE_list("archs", ["80", "90a"], "architectures")
+
+_ENTRY = re.compile(r"Compiling entry function '(\S+)' for 'sm_(\w+)'")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+# "warpgroup.arrive is injected" is cheap and was meant; all others of this family are not.
+_BENIGN = "C7519"
+_MMA = re.compile(r"\b(?:HGMMA|QGMMA|IGMMA|HMMA|IMMA)\b")
+_LOCAL = re.compile(r"\b(?:LDL|STL)\b")
+
+
+@dataclasses.dataclass
+class Report:
+    """What the compiler said of one instance on one architecture.
+
+    Attributes:
+      entries: kernels in it: one for each layout, say.
+      registers: the most that one of them uses.
+      problems: what is wrong, in words.
+    """
+
+    entries: int = 0
+    registers: int = 0
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+
+def read_log(log: str, arch: str, max_registers: int) -> Report:
+    """The report of what nvcc and ptxas wrote."""
+    report = Report()
+    current = None
+    for line in log.splitlines():
+        if found := _ENTRY.search(line):
+            current = found[2]
+            report.entries += current == arch
+        if re.search(r"\(C75\d\d\)", line) and _BENIGN not in line:
+            report.problems.append(line.strip())
+        if current != arch:
+            continue
+        if (found := _SPILLS.search(line)) and set(found.groups()) != {"0"}:
+            report.problems.append(line.strip())
+        if found := _REGISTERS.search(line):
+            report.registers = max(report.registers, int(found[1]))
+    if not report.entries:
+        report.problems.append(f"ptxas said nothing of sm_{arch}; the log ends: {log[-300:]}")
+    if report.registers > max_registers:
+        report.problems.append(f"{report.registers} registers, but the row says {max_registers}")
+    return report
+
+
+def read_sass(sass: str, arch: str, mma: bool) -> list[str]:
+    """What is wrong with the machine code for one architecture."""
+    code = "\n".join(part for part in sass.split("arch = sm_")[1:] if part.startswith(arch))
+    problems = []
+    if "Function :" not in code:
+        problems.append(f"there is no machine code for sm_{arch}")
+    if _LOCAL.search(code):
+        problems.append("local memory is used")
+    if mma and not _MMA.search(code):
+        problems.append("no tensor-core instruction")
+    return problems
+
+
+def _cuobjdump() -> str | None:
+    """The disassembler, on PATH or from a package; it needs nvdisasm beside it or on PATH."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [
+        str(Path(folder) / "cu13" / "bin")
+        for folder in (spec and spec.submodule_search_locations) or ()
+    ]
+    os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *folders])
+    return shutil.which("cuobjdump") if shutil.which("nvdisasm") else None
+
+
+def _check_instances(recipe: Any, logs: dict[str, str], folder: Path) -> int:
+    """Prints a line for each instance and architecture; returns how many are wrong."""
+    from jaxgemm.ffi_kernels import toolchain
+
+    disassembler, num_failed = _cuobjdump(), 0
+    for row in recipe.instances:
+        sass = ""
+        if disassembler is not None:
+            sass = toolchain.run([disassembler, "-sass", str(folder / f"{row.name}.o")])
+        for arch in filter(row.compiles_for, recipe.archs):
+            report = read_log(logs[row.name], arch, row.max_registers)
+            if disassembler is not None:
+                report.problems += read_sass(sass, arch, row.mma)
+            print(
+                f"{row.name:24} sm_{arch:4} {report.entries:2} kernels"
+                f" {report.registers:4} of {row.max_registers} registers"
+                f" {row.smem_bytes:7} bytes of shared memory"
+            )
+            for problem in report.problems:
+                print(f"    FAILED: {problem}")
+            num_failed += bool(report.problems)
+    print("machine code read" if disassembler else "machine code not read: no cuobjdump")
+    return num_failed
+
+
+def _compile_calls(path: Path) -> int:
+    """Compiles a call of every kernel for an H200 in XLA; returns how many fail."""
+    import jax
+
+    from jaxgemm.ffi_kernels import KERNELS, call, instances, library
+    from tests.aot.targets import TARGETS
+    from tests.kernel_cases import EXTRAS, KernelCase
+
+    library.register_file(path, "CUDA")
+    [device] = TARGETS["h200"].devices()
+    mesh = jax.sharding.Mesh([device], ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    num_failed = 0
+    for kernel in KERNELS:
+        row = instances.of_kernel(kernel.name)[0]
+        case = KernelCase(dtype=row.dtype, extras=EXTRAS, batch=((2, "a alpha d"),), save=True)
+        problem = case.problem()
+        operands = {
+            name: jax.ShapeDtypeStruct(problem.shape(name), problem.dtype(name), sharding=sharding)
+            for name in problem.spec.operands
+        }
+        f = jax.jit(lambda x, p=problem, k=kernel.name, i=row.name: call.call(p, k, i, x))
+        try:
+            text = f.trace(operands).lower(lowering_platforms=("cuda",)).compile().as_text()
+            assert f"jaxgemm.{kernel.name}" in text, text
+        except Exception as error:
+            print(f"{kernel.name}: FAILED in XLA: {error}")
+            num_failed += 1
+    print(f"{len(KERNELS)} calls compiled by XLA for an H200, {num_failed} failed")
+    return num_failed
+
+
+def main(argv: Sequence[str]) -> None:
+    """Builds, checks, and exits with 1 if anything is wrong."""
+    del argv
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    from jaxgemm.ffi_kernels import build
+
+    recipe = build.cuda_recipe(_ARCHS.value, ("-Werror", "all-warnings"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        build.write_instances(recipe, folder)
+        steps = build.steps(recipe, folder)
+        logs = build.compile_steps(steps, folder, build.progress_line("all instances"))
+        num_failed = _check_instances(recipe, logs, folder)
+        num_failed += _compile_calls(build.link(recipe, steps, folder))
+    sys.exit(num_failed > 0)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,257 @@
+"""Building, caching and loading the CUDA library, with a compiler that only pretends."""
+
+import concurrent.futures
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jaxgemm import device
+from jaxgemm.ffi_kernels import __main__ as command
+from jaxgemm.ffi_kernels import build, instances, library, toolchain
+from jaxgemm.ffi_kernels.toolchain import BuildError
+from tests.aot import ffi as aot
+
+# Logs its arguments, and writes the file after -o: an object, or a copy of the real library.
+_FAKE = """#!/bin/sh
+echo "$@" >> {log}
+if [ "$1" = --version ]; then echo "{version}"; exit 0; fi
+{failure}
+while [ $# -gt 0 ]; do
+  if [ "$1" = -o ]; then cp {library} "$2"; fi
+  shift
+done
+"""
+_SOURCE = """
+extern "C" {{
+int JaxgemmAbiVersion() {{ return {abi}; }}
+int JaxgemmFfiMinor() {{ return {minor}; }}
+}}
+"""
+
+
+def _shared_library(folder: Path, abi: int, minor: int) -> Path:
+    """A library with nothing but version numbers."""
+    source, result = folder / "versions.cc", folder / f"versions-{abi}-{minor}.so"
+    source.write_text(_SOURCE.format(abi=abi, minor=minor))
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", result, source], check=True)
+    return result
+
+
+class _Compiler:
+    """A fake nvcc.
+
+    Attributes:
+      path: the program.
+    """
+
+    def __init__(self, folder: Path):
+        self.path = folder / "nvcc"
+        self._log = folder / "log"
+        self._library = _shared_library(folder, library.ABI_VERSION, toolchain.ffi_minor())
+        self.write()
+
+    def write(self, version: str = "release 13.0", failure: str = "") -> None:
+        """Makes it say a version, and fail where there is a command that does."""
+        text = _FAKE.format(log=self._log, version=version, failure=failure, library=self._library)
+        self.path.write_text(text)
+        self.path.chmod(0o755)
+
+    def calls(self) -> list[str]:
+        """What it was called with, without questions for its version."""
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        return [line for line in lines if line != "--version"]
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Compiler]:
+    """The only compiler that can be found, and an empty cache."""
+    monkeypatch.setenv("JAXGEMM_CACHE_DIR", str(tmp_path / "cache"))
+    fake = _Compiler(tmp_path)
+    monkeypatch.setenv("JAXGEMM_NVCC", str(fake.path))
+    monkeypatch.setattr(library, "_PREBUILT", tmp_path / "prebuilt.so")
+    monkeypatch.setattr(library, "_failures", {})
+    monkeypatch.setattr(library, "archs", lambda: ("90a",))
+    library.forget()
+    yield fake
+    library.forget()
+
+
+def _recipe(archs: tuple[str, ...] = ("90a",)) -> build.Recipe:
+    return build.cuda_recipe(archs)
+
+
+def test_asking_never_builds_and_building_happens_once(compiler: _Compiler) -> None:
+    assert library.why_not() is None
+    assert "ffi_kernels build" in library.why_not_built()
+    assert compiler.calls() == []
+    path = library.ensure_built(_recipe())
+    num_calls = len(compiler.calls())
+    # One for each instance and each of three host sources, and one that links.
+    assert num_calls == len(_recipe().instances) + 4
+    assert library.ensure_built(_recipe()) == path
+    assert len(compiler.calls()) == num_calls
+    assert library.why_not_built() is None
+
+
+def test_builders_wait_for_one_another(compiler: _Compiler) -> None:
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        paths = set(pool.map(library.ensure_built, [_recipe()] * 4))
+    assert len(paths) == 1
+    assert len(compiler.calls()) == len(_recipe().instances) + 4
+
+
+def test_key_follows_sources_compiler_and_options(
+    compiler: _Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {_recipe().key, _recipe(("80", "90a")).key, build.cuda_recipe(("90a",), ("-G",)).key}
+    assert len(keys) == 3
+    assert _recipe().key in keys
+    compiler.write(version="release 13.1")
+    keys.add(_recipe().key)
+    copy = tmp_path / "ffi"
+    subprocess.run(["cp", "-r", instances.source_folder(), copy], check=True)
+    monkeypatch.setattr(instances, "_SOURCE_FOLDERS", (copy,))
+    assert _recipe().key in keys
+    (copy / "abi" / "params.h").write_text("// changed")
+    keys.add(_recipe().key)
+    assert len(keys) == 5
+
+
+def test_instances_are_compiled_for_their_architectures_only(compiler: _Compiler) -> None:
+    rows = {row.name: row for row in instances.instances()}
+    steps = {step.name: step for step in build.steps(_recipe(("80", "90a")), Path("/tmp"))}
+    for name, row in rows.items():
+        for arch in ("80", "90a"):
+            code = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+            assert (code in steps[name].command) == row.compiles_for(arch)
+    assert instances.arch(device.named("h200")) == "90a"
+    assert instances.arch(device.named("a100")) == "80"
+
+
+def test_failure_is_reported_once_and_remembered(compiler: _Compiler) -> None:
+    compiler.write(failure='echo "naive.cuh(7): error: expected a ;"; exit 2')
+    with pytest.raises(BuildError, match=r"ended with 2: naive.cuh\(7\): error: expected a ;"):
+        library.ensure_built(_recipe())
+    num_calls = len(compiler.calls())
+    assert "expected a ;" in library.why_not()
+    assert "expected a ;" in library.why_not_built()
+    with pytest.raises(BuildError, match="expected a ;"):
+        library.ensure_built(_recipe())
+    assert len(compiler.calls()) == num_calls
+    assert not list(library.cache_folder().glob("*.so"))
+    assert not list(library.cache_folder().glob(".build-*"))
+
+
+@pytest.mark.parametrize(
+    ("abi", "minor", "text"),
+    [(99, 0, "has ABI version 99, but this package needs"), (None, 99, "has 0.")],
+)
+def test_a_library_that_does_not_fit_is_a_reason(
+    compiler: _Compiler, abi: int | None, minor: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _shared_library(compiler.path.parent, abi or library.ABI_VERSION, minor)
+    monkeypatch.setattr(library, "_PREBUILT", path)
+    assert text in library.why_not()
+    assert "rebuild it" in library.why_not()
+    with pytest.raises(BuildError, match=text):
+        library.register_file(path, "cpu")
+
+
+def test_a_prebuilt_library_wins(compiler: _Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _shared_library(compiler.path.parent, library.ABI_VERSION, 0)
+    monkeypatch.setattr(library, "_PREBUILT", path)
+    monkeypatch.setenv("JAXGEMM_NVCC", "/nowhere/nvcc")
+    assert library.why_not() is None
+    assert library.why_not_built() is None
+
+
+def test_a_file_that_is_no_library_is_a_reason(
+    compiler: _Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = compiler.path.parent / "text.so"
+    path.write_text("not a library")
+    monkeypatch.setattr(library, "_PREBUILT", path)
+    assert "cannot be loaded" in library.why_not()
+
+
+def test_missing_compilers_and_sources_are_reasons(
+    compiler: _Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "_SOURCE_FOLDERS", ())
+    assert library.why_not() == "the C++ sources are missing: reinstall jaxgemm"
+    library.forget()
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    assert "no C++ compiler" in library.why_not()
+    library.forget()
+    monkeypatch.setenv("JAXGEMM_NVCC", "/nowhere/nvcc")
+    assert library.why_not() == "JAXGEMM_NVCC is /nowhere/nvcc, which is not a program"
+    library.forget()
+    monkeypatch.setattr(toolchain, "_candidates", lambda: iter(()))
+    monkeypatch.delenv("JAXGEMM_NVCC")
+    assert library.why_not().startswith("no CUDA compiler: install nvidia-cuda-nvcc")
+
+
+def test_nvcc_is_looked_for_in_this_order(
+    compiler: _Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "cuda" / "bin"
+    home.mkdir(parents=True)
+    (home / "nvcc").symlink_to(compiler.path)
+    monkeypatch.setenv("CUDA_HOME", str(home.parent))
+    monkeypatch.setenv("PATH", f"{home}:/usr/bin:/bin")
+    assert toolchain.find_nvcc().found_in == "$JAXGEMM_NVCC"
+    monkeypatch.delenv("JAXGEMM_NVCC")
+    assert toolchain.find_nvcc().found_in == "PATH"
+    places = [place for _, place in toolchain._candidates()]
+    assert places.index("PATH") < places.index("$CUDA_HOME") < places.index("/usr/local/cuda")
+
+
+def test_command_builds_and_informs(
+    compiler: _Compiler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["build"]) == 0
+    shown = capsys.readouterr()
+    assert "libjaxgemm_cuda-" in shown.out
+    assert "building CUDA kernels for sm_90a: 1 of" in shown.err
+    assert command.main(["info"]) == 0
+    assert "library        built" in capsys.readouterr().out
+    compiler.write(version="another", failure="exit 1")
+    assert command.main(["build"]) == 1
+    assert "ended with 1" in capsys.readouterr().err
+
+
+_PTXAS = """
+ptxas info    : Compiling entry function 'kernel' for 'sm_80'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 99 registers, used 1 barriers
+ptxas info    : Compiling entry function 'kernel' for 'sm_90a'
+    {spills} bytes stack frame, {spills} bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 64 registers, used 1 barriers
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "limit", "text"),
+    [
+        (_PTXAS.format(spills=0), 64, None),
+        (_PTXAS.format(spills=8), 64, "8 bytes spill stores"),
+        (_PTXAS.format(spills=0), 63, "64 registers, but the row says 63"),
+        (_PTXAS.format(spills=0) + "(C7510) wgmma serialized", 64, "C7510"),
+        ("", 64, "ptxas said nothing of sm_90a"),
+    ],
+)
+def test_checks_of_the_build_see_what_is_wrong(log: str, limit: int, text: str | None) -> None:
+    report = aot.read_log(log, "90a", limit)
+    assert (report.problems == []) if text is None else (text in report.problems[0])
+
+
+def test_checks_of_machine_code_see_what_is_wrong() -> None:
+    good = "arch = sm_80\nFunction : f\nLDL R1;\narch = sm_90a\nFunction : f\nHGMMA R2;\n"
+    assert aot.read_sass(good, "90a", mma=True) == []
+    assert aot.read_sass(good, "80", mma=True) == [
+        "local memory is used",
+        "no tensor-core instruction",
+    ]
+    assert aot.read_sass(good, "100a", mma=False) == ["there is no machine code for sm_100a"]
