@@ -1,0 +1,58 @@
+"""The gate: right results pass, and one wrong element does not."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from benchmarks import cases
+from benchmarks.variants import compiled
+from jaxgemm.tuning import gate
+from tests.benchmark_helpers import ROWS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "smoke_bf16",
+        "smoke_odd_nt",
+        "smoke_bias_gelu",
+        "smoke_alpha_beta",
+        "smoke_swiglu",
+        "smoke_interleaved",
+        "smoke_int8",
+        "smoke_grouped",
+    ],
+)
+def test_the_gate_lets_right_results_through_and_one_wrong_element_not(name: str):
+    case = cases.of(ROWS[name])
+    operands = case.inputs("forward")[0]
+    d = case.stored(jax.jit(cases.call(case))(operands))
+    logical = case.logical(operands)
+    assert gate.error(case.problem, logical, d) <= 1
+    wide = d.astype(jnp.float32)
+    moved = jnp.max(jnp.abs(wide)) / 2
+    wrong = wide.at[(0,) * d.ndim].add(moved).astype(d.dtype)
+    assert gate.error(case.problem, logical, wrong) > 1
+    if name == "smoke_bias_gelu":
+        assert gate.error(case.problem, logical, wrong, stepwise=True) > 1
+    if jnp.issubdtype(d.dtype, jnp.floating):
+        missing = d.at[(-1,) * d.ndim].set(jnp.nan)
+        assert gate.error(case.problem, logical, missing) == math.inf
+    assert gate.error(case.problem, logical, wide.astype(jnp.float16)) == math.inf
+
+
+@pytest.mark.parametrize("name", ["smoke_odd_tn", "smoke_grad", "smoke_swiglu", "smoke_grouped"])
+def test_the_gate_judges_gradients(name: str):
+    case = cases.of(ROWS[name])
+    x = case.inputs("vjp")[0]
+    variant = compiled(cases.call(case), case, "vjp", x)
+    d, gradients = variant.outputs(variant.call(variant.prepare(x)))
+    assert d is None
+    assert set(gradients) == set(case.differentiable)
+    operands = {n: x[n] for n in case.problem.spec.operands}
+    assert gate.gradient_error(case.problem, operands, x["d_bar"], gradients) <= 1
+    for operand in gradients:
+        wrong = {**gradients, operand: gradients[operand] * 1.5}
+        assert gate.gradient_error(case.problem, operands, x["d_bar"], wrong) > 1

@@ -1,0 +1,159 @@
+"""How calls are timed, and what compilers and profilers say of them."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import counters
+from jaxgemm.tuning import cupti, resources, timing
+from jaxgemm.tuning.times import Times, ratio
+
+
+def test_the_interval_of_a_ratio_holds_it_and_is_reproducible():
+    rng = np.random.default_rng(1)
+    slow = Times(tuple(rng.normal(200, 4, 40)), "wall")
+    fast = Times(tuple(rng.normal(100, 2, 40)), "wall")
+    found = ratio(fast, slow)
+    assert found == ratio(fast, slow)
+    assert found.low < found.value < found.high
+    assert found.low == pytest.approx(2, rel=0.05)
+    assert not found.tie
+    inverse = ratio(slow, fast)
+    assert inverse.value == pytest.approx(1 / found.value)
+
+
+@pytest.mark.parametrize(("factor", "tie"), [(1.019, True), (0.981, True), (1.03, False)])
+def test_less_than_two_per_cent_is_a_tie(factor: float, tie: bool):
+    one, other = Times((100.0,) * 9, "wall"), Times((100.0 / factor,) * 9, "wall")
+    assert ratio(other, one).tie == tie
+
+
+def test_percentiles_are_those_of_the_samples():
+    times = Times(tuple(map(float, range(1, 102))), "wall")
+    assert (times.median_us, times.percentile_us(10), times.percentile_us(99)) == (51, 11, 100)
+
+
+def test_inputs_rotate_through_enough_memory():
+    avals = {
+        "a": jax.ShapeDtypeStruct((64, 64), jnp.float32),
+        "n": jax.ShapeDtypeStruct((), jnp.int32),
+    }
+    sets = timing.inputs(avals, total_bytes=100_000, fixed={"n": 3}, scale={"a": 0.5})
+    assert sum(x["a"].nbytes for x in sets) > 100_000
+    assert all(x["n"] == 3 for x in sets)
+    assert float(jnp.std(sets[0]["a"])) == pytest.approx(0.5, rel=0.1)
+    assert not jnp.array_equal(sets[0]["a"], sets[1]["a"])
+    assert jnp.array_equal(sets[0]["a"], timing.inputs(avals, total_bytes=1)[0]["a"] * 0.5)
+    assert len(timing.inputs(avals, total_bytes=1)) == 2
+
+
+def test_a_cpu_is_timed_by_the_wall_clock():
+    x = jnp.ones((8, 8))
+    calls = {name: timing.compile_for(jnp.add, x, x) for name in "ab"}
+    times = timing.measure({n: lambda x, f=f: f(x, x) for n, f in calls.items()}, [x, x])
+    assert {t.clock for t in times.values()} == {"wall"}
+
+
+class _Device:
+    """Kernels that are launched, and what CUPTI would say of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.launched: list[tuple[str, float]] = []
+        self.sets: list[Any] = []
+        monkeypatch.setattr(cupti, "record", self._record)
+        monkeypatch.setattr(timing, "_REST_SECONDS", 0)
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+    def candidate(self, *kernels: tuple[str, float]) -> Callable[[Any], None]:
+        def call(x: Any) -> None:
+            self.launched += kernels
+            self.sets.append(x)
+
+        return call
+
+    def _record(
+        self, run: Callable[[], Any], warm_up: Callable[[], Any] | None = None
+    ) -> list[tuple[str, float]]:
+        (warm_up or run)()
+        self.launched, self.sets = [], []
+        run()
+        return list(self.launched)
+
+
+@pytest.mark.parametrize("regime", ["burst", "sustained"])
+def test_all_kernels_of_a_call_count(regime: timing.Regime, monkeypatch: pytest.MonkeyPatch):
+    device = _Device(monkeypatch)
+    calls = {
+        "one": device.candidate(("gemm", 100.0)),
+        "split": device.candidate(("gemm", 80.0), ("reduce", 40.0)),
+    }
+    times = timing.measure(calls, range(3), regime=regime, iterations=20)
+    assert {name: t.median_us for name, t in times.items()} == {"one": 100, "split": 120}
+    assert times["split"].kernels == ("gemm", "reduce")
+    assert {t.clock for t in times.values()} == {"cupti"}
+    assert all(t.alternated for t in times.values())
+
+
+def test_no_call_finds_its_operands_in_the_cache(monkeypatch: pytest.MonkeyPatch):
+    device = _Device(monkeypatch)
+    calls = {name: device.candidate((name, 50.0)) for name in "abcd"}
+    timing.measure(calls, range(6), iterations=10)
+    assert all(device.sets[i] != device.sets[i + 1] for i in range(len(device.sets) - 1))
+    assert set(device.sets) == set(range(6))
+
+
+def test_kernels_that_cannot_be_told_apart_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    device = _Device(monkeypatch)
+    other = iter(range(10**6))
+
+    def moody(x: Any) -> None:
+        device.launched.append((f"kernel_{next(other)}", 70.0))
+
+    calls = {"moody": moody, "steady": device.candidate(("gemm", 50.0))}
+    times = timing.measure(calls, range(3), iterations=10)
+    assert {name: t.median_us for name, t in times.items()} == {"moody": 70, "steady": 50}
+    assert not any(t.alternated for t in times.values())
+
+
+def test_a_sustained_turn_counts_from_its_middle_on(monkeypatch: pytest.MonkeyPatch):
+    device = _Device(monkeypatch)
+    number = iter(range(10**6))
+
+    def call(x: Any) -> None:
+        device.launched.append(("gemm", float(next(number))))
+
+    measured = timing.measure({"one": call}, range(3), regime="sustained", iterations=10)
+    # Turns of ten calls, the first turn right after the warm-up.
+    first = measured["one"].samples_us[0] - 5
+    later = [first + turn + i for turn in (0, 10) for i in range(5, 10)]
+    assert list(measured["one"].samples_us) == later
+
+
+def test_ptxas_is_read():
+    log = "Used 168 registers\n8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads"
+    found = resources.parse(f"{log}\nsmem_scratch_bytes=229376\n")
+    assert found == resources.Resources(168, 16, 8, 229376)
+    assert resources.parse("nothing was compiled") is None
+    with resources.watch() as said:
+        os.write(1, b"Used 40 registers, and nothing of it is printed\n")
+    assert said() == resources.Resources(40, 0, 0, 0)
+
+
+def test_counters_of_all_kernels_of_a_call_add_up():
+    head = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+    lines = [
+        '"0","gemm","dram__bytes.sum","byte","1,000"',
+        '"0","gemm","launch__registers_per_thread","register/thread","168"',
+        '"1","reduce","dram__bytes.sum","byte","24"',
+        '"1","reduce","launch__registers_per_thread","register/thread","32"',
+        '"1","reduce","something.else","","1"',
+    ]
+    found = counters.parse("\n".join(["==PROF== connected", head, *lines]))
+    assert found == {"dram_bytes": 1024, "registers": 168}
+    with pytest.raises(ValueError, match="no kernel"):
+        counters.parse("==PROF== disconnected")
