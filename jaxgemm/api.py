@@ -43,6 +43,7 @@ def gemm(
       c: broadcastable to (..., m, n).
       alpha: scalar. A new value never recompiles and never changes the result dtype.
       beta: scalar; by default 1 with c. At 0, static or traced, c is not read: its NaN never show.
+        Its own gradient is ⟨c, d_bar⟩ at 0 too, in which NaN and Inf of c do show.
       bias: (n,), added along n.
       activation: "relu", "gelu" (the tanh form), "gelu_exact", "silu", "sigmoid", "tanh",
         "relu2", or None. NaN passes through all of them.

@@ -137,3 +137,20 @@ def test_one_jitted_layer_is_differentiated_in_several_ways() -> None:
     for argnums in (0, 1, (0, 1)):
         got, want = (jax.grad(lambda *ws, f=f: deep(f, *ws), argnums)(w, w) for f in (layer, plain))
         jax.tree.map(lambda p, q: np.testing.assert_allclose(p, q, rtol=1e-5), got, want)
+
+
+@pytest.mark.parametrize("autodiff", ["vjp", "jvp"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_gradient_of_a_beta_of_zero_is_ordinary_arithmetic_of_c(bad: float, autodiff: Any) -> None:
+    x = jnp.ones((2, 3))
+    c = jnp.ones((2, 2)).at[0, 1].set(bad)
+    d_bar = jnp.asarray([[2.0, 0.5], [1.0, 1.0]])
+
+    def run(x: jax.Array, beta: jax.Array) -> jax.Array:
+        return jaxgemm.gemm(x, x, c, beta=beta, transpose_b=True, autodiff=autodiff)
+
+    d, pull = jax.vjp(run, x, jnp.float32(0))
+    x_bar, beta_bar = pull(d_bar)
+    np.testing.assert_array_equal(np.asarray(d), 3)
+    np.testing.assert_array_equal(np.asarray(x_bar), (d_bar + d_bar.T) @ x)
+    np.testing.assert_array_equal(np.asarray(beta_bar), (np.asarray(c) * d_bar).sum())
