@@ -144,12 +144,13 @@ def test_both_runs_are_in_equal_conditions(monkeypatch: pytest.MonkeyPatch) -> N
     assert wall[:60] == [*range(50), *range(10)]
 
 
-def test_a_short_call_has_a_graph_time_that_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_so_short_that_gaps_count_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     device = _Device(monkeypatch)
-    check = graphs.check(_compiled(device.call(4.0)), range(128))
-    assert check is not None
-    assert check.wall_us == pytest.approx(5.0)
-    assert (check.agrees, check.incomparable) == (None, "gaps between kernels count")
+    shortest = graphs.GAP_US / graphs.AGREEMENT
+    assert graphs.check(_compiled(device.call(0.99 * shortest)), range(128)) is None
+    assert graphs.check(_compiled(device.call(1.01 * shortest)), range(128)) is not None
+    # Each kernel has a gap.
+    assert graphs.check(_compiled(device.call(shortest, 0.9 * shortest)), range(128)) is None
 
 
 def test_a_chain_that_is_not_a_graph_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,10 +193,11 @@ def test_pruning_keeps_what_may_be_the_fastest() -> None:
 
     assert kept([]) == []
     assert kept(candidates("a", 10, 14, 15, 16)) == [10, 14, 15, 16]
-    assert kept(candidates("a", 10, 11, 12, 13, 14, 15, 15.1)) == [10, 11, 12, 13, 14, 15]
-    assert kept(candidates("a", 10, 90, 80, 70, 60)) == [10, 60, 70, 80]
-    mixed = candidates("a", 10, 11, 12, 13, 99) + candidates("b", 50, 51)
-    assert kept(mixed) == [10, 11, 12, 13, 50]
+    near = [10, 10.5, 10.8, 11, 11.2, 11.4, 11.5]
+    assert kept(candidates("a", *near, 11.6, 12)) == near
+    assert kept(candidates("a", 10, 90, 80, 70, 60, 95)) == [10, 60, 70, 80, 90]
+    mixed = candidates("a", 10, 11, 12, 13, 14, 99) + candidates("b", 50, 51)
+    assert kept(mixed) == [10, 11, 12, 13, 14, 50]
 
 
 def test_what_cannot_be_told_apart_is_ordered_by_estimate() -> None:

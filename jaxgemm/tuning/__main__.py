@@ -64,7 +64,8 @@ def run(manifest: Path, options: Options) -> int:
         for problem, fixed in search.progress(jobs):
             if time.monotonic() > deadline:
                 break
-            row = search.tune_problem(problem, kernels, regime=options.regime, fixed=fixed)
+            with jax.enable_x64(problem.accumulator.name == "float64"):
+                row = search.tune_problem(problem, kernels, regime=options.regime, fixed=fixed)
             rows.append(row)
             _write(row, target.name, options)
     except KeyboardInterrupt:
@@ -105,7 +106,9 @@ def _jobs(manifest: Path, options: Options) -> Iterator[tuple[Any, dict[str, Any
         except cases.Unsupported as reason:
             print(f"skipped  {row.name}: {reason}")
             continue
-        for problem in _problems(cases.call(case), case, options.backward):
+        with jax.enable_x64(row.a_dtype == "float64"):
+            problems = _problems(cases.call(case), case, options.backward)
+        for problem in problems:
             key = cache.key_of(problem)
             if key not in seen:
                 seen.add(key)

@@ -85,7 +85,7 @@ class Check:
             return "CUPTI saw other kernels than in a single call"
         if self.host_us > _HOST_SHARE * self.cupti_us:
             return "the host may be the slower one"
-        if self.num_kernels * GAP_US > AGREEMENT * self.cupti_us:
+        if _gaps_count(self.num_kernels, self.cupti_us):
             return "gaps between kernels count"
         return None
 
@@ -98,8 +98,15 @@ class Check:
         return abs(self.wall_us / self.cupti_us - 1) <= AGREEMENT
 
 
+def _gaps_count(num_kernels: int, time_us: float) -> bool:
+    return num_kernels * GAP_US > AGREEMENT * time_us
+
+
 def check(call: Call, sets: Sequence[Any], wait: Callable[[], None] | None = None) -> Check | None:
-    """The check of one candidate of `timing.measure`; None where there is no CUPTI.
+    """The check of one candidate of `timing.measure`.
+
+    None where there is no CUPTI, and for calls so short that gaps between kernels count: these
+    cost a compilation each and say nothing.
 
     Raises:
       RuntimeError: CUPTI saw no kernel, or another profiler holds it; or whatever compiling and
@@ -110,6 +117,8 @@ def check(call: Call, sets: Sequence[Any], wait: Callable[[], None] | None = Non
     entry = Candidate("check", call, sets, wait)
     kernels = cupti.record(lambda: entry.wait(entry.launch(0)))
     time_us = sum(time_us for _, time_us in kernels)
+    if _gaps_count(len(kernels), time_us):
+        return None
     if not isinstance(call, Compiled) or wait is not None:
         num_launches = launches.count(_RUN_SECONDS, time_us, 10, 200)
         pace, records = _twice(lambda: _burst(entry, num_launches))

@@ -33,7 +33,7 @@ from jaxgemm.tuning.times import ratio
 # The name of the primitive in jaxprs; what defines it is in a layer below this one.
 PRIMITIVE = "gemm"
 # A config is timed if its estimate is within this factor of the lowest, or among the lowest few.
-KEPT_FACTOR, KEPT_AT_LEAST = 1.5, 4
+KEPT_FACTOR, KEPT_AT_LEAST = 1.15, 5
 # Candidates that are compiled at the same time.
 _COMPILERS = 8
 

@@ -20,10 +20,12 @@ _OPERAND_DTYPES = ("bfloat16", "float16", "float32")
 _OTHER_DTYPES = ("bfloat16", "float16", "float32")
 # Accumulators a thread may hold; where the epilogue does more than round, more would be spilled.
 _MAX_ACCUMULATORS, _MAX_PLAIN_ACCUMULATORS = 128, 192
+_STRIP_WIDTH = 8
 # Bytes along k of one stage, for operands of which a row is one swizzle atom.
 _TILE_K_BYTES = 128
-# With fewer stages than three, loads are late; two will do where there is no room.
-_MIN_STAGES, _ENOUGH_STAGES, _MAX_STAGES = 2, 3, 8
+_MIN_STAGES, _ENOUGH_STAGES, _MAX_STAGES = 2, 5, 8
+# Operands of one matrix of d that stay in the L2 cache whatever the order of tiles: a part of it.
+_L2_PART = 3
 # Barriers, and the alignment of every buffer.
 _RESERVED_SMEM_BYTES = 1024
 
@@ -216,6 +218,21 @@ def _stays_inside(problem: Problem, cta_tile_n: int, slice_columns: int) -> bool
     return problem.n > slice_columns or cta_tile_n == slice_columns
 
 
+def _writes_dominate(problem: Problem, device: Device) -> bool:
+    """Whether tiles that are computed together should form whole rows of d.
+
+    Strips keep operands in L2. Where those fit anyway and d is larger, what counts is that the L2
+    cache receives d in long rows: with narrow strips of a d whose rows are a power of two apart
+    it was seen (ncu, H200) to take twice as many sector writes.
+    """
+    matrices = num_matrices(problem, "d")
+    operands = sum(
+        problem.bytes_of(n) // num_matrices(problem, n) for n in ("a", *products(problem))
+    )
+    written = sum(problem.bytes_of(name) for name in problem.spec.outputs) // matrices
+    return operands < min(written, device.l2_bytes // _L2_PART)
+
+
 def tile_order(problem: Problem, config: Config) -> TileOrder:
     """The walk over the tiles of d; with clusters, over theirs."""
     tile_m, tile_n = config.cluster_tile
@@ -274,8 +291,8 @@ def _why_not_tf32(problem: Problem) -> str | None:
 def configs(problem: Problem, device: Device) -> tuple[Config, ...]:
     """Every tile shape, the best for large problems first.
 
-    Each with as many stages as fit. Where that leaves no room for all slices of a tile, it comes
-    again with fewer stages and more slots: then storing a tile never delays the next one.
+    Each with as many stages as fit, and slots for slices in what is left. Where that is no room
+    for all slices of a tile, and there are stages enough, it comes again with one stage less.
     """
     found: list[Config] = []
     for shape in _shapes(problem):
@@ -321,9 +338,13 @@ def _unsized(problem: Problem, device: Device, shape: _Shape) -> Config | None:
         slots=0,
         staged_itemsize=sum(problem.dtype(name).itemsize for name in staged(problem)),
         strip_along="m" if cta_tile_m > cta_tile_n else "n",
-        strip_width=8,
+        strip_width=_STRIP_WIDTH,
         num_ctas=device.num_sms,
     )
+    if _writes_dominate(problem, device):
+        config = dataclasses.replace(
+            config, strip_along="n", strip_width=cdiv(problem.n, config.cluster_tile[1])
+        )
     plain = problem.spec.operands == ("a", "b") and problem.spec.activation is None
     max_accumulators = _MAX_PLAIN_ACCUMULATORS if plain else _MAX_ACCUMULATORS
     accumulators = config.num_products * math.prod(config.wg_tile) // 128
