@@ -108,14 +108,13 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
     tables = cache.current(device) if tables is None else tables
     allowed = registry.selected(policy.backend)
     reasons = {kernel.name: kernel.why_not(problem, device) for kernel in allowed}
-    if policy.backend == "auto":
-        reasons = {k.name: reasons[k.name] or k.why_not_auto() for k in allowed}
     choices = [
         _choice(kernel, problem, device, tables)
         for kernel in allowed
         if reasons[kernel.name] is None
     ]
     declined = {name: reason for name, reason in reasons.items() if reason is not None}
+    declined |= registry.passed_over(policy.backend)
     reference = registry.kernels()[-1]
     only_reference = all(choice.kernel is reference for choice in choices)
     strict = policy.strict and policy.backend == "auto" and device.platform == "cuda"

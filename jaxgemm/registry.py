@@ -37,9 +37,17 @@ def _unavailable(backend: str, package: str, error: Exception) -> Kernel:
 def selected(backend: str) -> tuple[Kernel, ...]:
     """The kernels that a `backend` argument allows: "auto", a kernel's name, or its beginning."""
     if backend == "auto":
-        return kernels()
+        left_out = passed_over(backend)
+        return tuple(k for k in kernels() if k.name not in left_out)
     chosen = tuple(k for k in kernels() if f"{k.name}.".startswith(f"{backend}."))
     if not chosen:
         names = sorted({k.name.split(".")[0] for k in kernels()} | {k.name for k in kernels()})
         raise ValueError(f"backend: {backend!r} is unknown; it should be 'auto' or one of {names}")
     return chosen
+
+
+def passed_over(backend: str) -> dict[str, str]:
+    """The kernels that "auto" leaves to those who name them, each with the reason."""
+    if backend != "auto":
+        return {}
+    return {k.name: reason for k in kernels() if (reason := k.why_not_auto()) is not None}

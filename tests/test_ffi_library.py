@@ -1,17 +1,20 @@
 """Building, caching and loading the CUDA library, with a compiler that only pretends."""
 
 import concurrent.futures
+import dataclasses
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jaxgemm import device
+from jaxgemm import device, dispatch, reference, registry
+from jaxgemm.ffi_kernels import KERNELS, build, instances, library, toolchain
 from jaxgemm.ffi_kernels import __main__ as command
-from jaxgemm.ffi_kernels import build, instances, library, toolchain
 from jaxgemm.ffi_kernels.toolchain import BuildError
+from jaxgemm.policy import Policy
 from tests.aot import ffi as aot
+from tests.kernel_cases import KernelCase
 
 # Logs its arguments, and writes the file after -o: an object, or a copy of the real library.
 _FAKE = """#!/bin/sh
@@ -95,6 +98,27 @@ def test_asking_never_builds_and_building_happens_once(compiler: _Compiler) -> N
     assert library.why_not_built() is None
 
 
+def test_auto_takes_a_kernel_once_its_library_is_built(
+    compiler: _Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = dataclasses.replace(KERNELS[0], why_not_auto=library.why_not_built)
+    monkeypatch.setattr(registry, "kernels", lambda: (kernel, reference.KERNEL))
+    row = next(row for row in instances.instances() if row.kernel == kernel.name)
+    problem = KernelCase(256, 256, 256, dtype=row.dtype, out=row.dtype).problem()
+    h200 = device.named("h200")
+    dispatch.forget()
+    plan = dispatch.plan(problem, h200, Policy())
+    assert plan.kernel is reference.KERNEL
+    assert dict(plan.reasons) == {kernel.name: library.why_not_built()}
+    named = dispatch.plan(problem, h200, Policy(backend=kernel.name))
+    assert named.kernel is kernel
+    assert compiler.calls() == []
+    library.ensure_built(_recipe())
+    dispatch.forget()
+    assert dispatch.plan(problem, h200, Policy()).kernel is kernel
+    dispatch.forget()
+
+
 def test_builders_wait_for_one_another(compiler: _Compiler) -> None:
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         paths = set(pool.map(library.ensure_built, [_recipe()] * 4))
@@ -111,7 +135,7 @@ def test_key_follows_sources_compiler_and_options(
     compiler.write(version="release 13.1")
     keys.add(_recipe().key)
     copy = tmp_path / "ffi"
-    subprocess.run(["cp", "-r", instances.source_folder(), copy], check=True)
+    subprocess.run(["cp", "-r", instances.source_folder().resolve(), copy], check=True)
     monkeypatch.setattr(instances, "_SOURCE_FOLDERS", (copy,))
     assert _recipe().key in keys
     (copy / "abi" / "params.h").write_text("// changed")
