@@ -168,6 +168,16 @@ def test_failure_is_reported_once_and_remembered(compiler: _Compiler) -> None:
     assert not list(library.cache_folder().glob(".build-*"))
 
 
+def test_a_folder_that_cannot_be_written_is_a_reason(
+    compiler: _Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JAXGEMM_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(BuildError, match=r"cannot be written: .*; set JAXGEMM_CACHE_DIR"):
+        library.ensure_built(_recipe())
+    assert "cannot be written" in library.why_not()
+
+
 @pytest.mark.parametrize(
     ("abi", "minor", "text"),
     [(99, 0, "has ABI version 99, but this package needs"), (None, 99, "has 0.")],

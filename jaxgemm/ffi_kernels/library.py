@@ -14,6 +14,7 @@ import filelock
 import jax
 import platformdirs
 
+from jaxgemm import device
 from jaxgemm.ffi_kernels import build, instances, toolchain
 from jaxgemm.ffi_kernels.toolchain import BuildError
 
@@ -37,8 +38,6 @@ def archs() -> tuple[str, ...]:
         gpus = jax.devices("gpu")
     except RuntimeError:
         return instances.DEFAULT_ARCHS
-    from jaxgemm import device
-
     return tuple(sorted({instances.arch(device.from_jax(gpu)) for gpu in gpus}))
 
 
@@ -50,14 +49,14 @@ def path_of(recipe: build.Recipe) -> Path:
 @functools.cache
 def why_not() -> str | None:
     """None if the CUDA library is there or could be built; else the reason. Builds nothing."""
-    if _PREBUILT.exists():
-        return _why_not_loadable(_PREBUILT)
     try:
-        recipe = build.cuda_recipe(archs())
-    except BuildError as error:
+        if _PREBUILT.exists():
+            return _why_not_loadable(_PREBUILT)
+        path = path_of(build.cuda_recipe(archs()))
+        return _why_not_loadable(path) if path.exists() else _failures.get(path)
+    # OSError: a folder cannot be read; RuntimeError: also a user without a home.
+    except (BuildError, OSError, RuntimeError) as error:
         return str(error)
-    path = path_of(recipe)
-    return _why_not_loadable(path) if path.exists() else _failures.get(path)
 
 
 @functools.cache
@@ -87,19 +86,27 @@ def ensure_built(recipe: build.Recipe) -> Path:
         return path
     if path in _failures:
         raise BuildError(_failures[path])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(path.with_suffix(".lock")):
-        if not path.exists():
-            what = " ".join((recipe.platform, "kernels for", *(f"sm_{x}" for x in recipe.archs)))
-            what = what if recipe.archs else f"the {recipe.platform} handler"
-            try:
-                build.build(recipe, path, build.progress_line(what))
-            except BuildError as error:
-                _failures[path] = str(error)
-                raise
-            finally:
-                forget()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(path.with_suffix(".lock")):
+            if not path.exists():
+                build.build(recipe, path, build.progress_line(_what(recipe)))
+    except OSError as error:
+        _failures[path] = f"{path.parent} cannot be written: {error}; set JAXGEMM_CACHE_DIR"
+        raise BuildError(_failures[path]) from error
+    except BuildError as error:
+        _failures[path] = str(error)
+        raise
+    finally:
+        forget()
     return path
+
+
+def _what(recipe: build.Recipe) -> str:
+    """What a recipe builds, in words."""
+    if recipe.platform == "cpu":
+        return "the CPU handler"
+    return f"CUDA kernels for {' '.join(f'sm_{arch}' for arch in recipe.archs)}"
 
 
 def _open(path: Path) -> ctypes.CDLL:
