@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import jaxgemm
-from jaxgemm import device, dispatch
-from jaxgemm.ffi_kernels import KERNELS, build, call, instances, library, limits
+from jaxgemm import device, dispatch, registry
+from jaxgemm.ffi_kernels import KERNELS, build, call, instances, library, limits, sm90
 from jaxgemm.kernel import Kernel
 from jaxgemm.policy import Policy
-from jaxgemm.tuning import cost
+from jaxgemm.tuning import cache, cost
 from tests import kernel_answers
 from tests.kernel_cases import EXTRAS, SMALL_CASES, KernelCase
 
@@ -197,6 +197,32 @@ def test_auto_leaves_the_lessons_to_those_who_name_them(
     dispatch.forget()
 
 
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        (KernelCase(4096, 4096, 4096), ("pallas.hopper.dense", "cuda.sm90.dense")),
+        (KernelCase(512, 1024, 8192), ("pallas.hopper.dense", "cuda.sm90.dense")),
+        (KernelCase(4097, 4095, 4096), ("cuda.sm90.dense",)),
+        (KernelCase(4096, 4096, 588), ("cuda.sm90.dense",)),
+        (KernelCase(1000, 1001, 1003, extras=EXTRAS), ("cuda.sm90.dense",)),
+    ],
+    ids=str,
+)
+def test_hopper_kernel_answers_where_pallas_declines(
+    case: KernelCase, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("why_not", "why_not_built"):
+        monkeypatch.setattr(library, name, lambda: None)
+    # The kernel holds the function itself.
+    kernel = dataclasses.replace(sm90.KERNEL, why_not_auto=lambda: None)
+    known = tuple(kernel if k is sm90.KERNEL else k for k in registry.kernels())
+    monkeypatch.setattr(registry, "kernels", lambda: known)
+    dispatch.forget()
+    plan = dispatch.plan(case.problem(), _H200, Policy(), cache.Tables())
+    assert tuple(choice.kernel.name for choice in plan.choices[:-1]) == names
+    dispatch.forget()
+
+
 def test_estimates_are_in_the_order_of_the_ladder() -> None:
     case = KernelCase(4096, 4096, 4096, dtype="float32", out="float32", precision="highest")
     problem, times = case.problem(), {}
@@ -209,6 +235,30 @@ def test_estimates_are_in_the_order_of_the_ladder() -> None:
     ladder = ("naive", "coalesced", "tiled", "register_blocked", "warptiled")
     ordered = [times[f"cuda.{name}"] for name in ladder]
     assert ordered == sorted(ordered, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("case", "num_bytes"),
+    [
+        (KernelCase(m=33, n=64, k=128), 0),
+        (KernelCase(m=33, n=64, k=127), 33 * 256),
+        (KernelCase(m=33, n=65, k=127), 33 * 256 + 127 * 144),
+        (KernelCase(m=33, n=65, k=127, layout="TT"), 127 * 80 + 65 * 256),
+        (KernelCase(m=33, n=64, k=127, batch=((3, "a d"), (5, "d"))), 3 * 33 * 256),
+        (KernelCase(m=33, n=65, k=0), 0),
+    ],
+    ids=str,
+)
+def test_hopper_kernel_asks_for_room_for_rows_that_tma_cannot_address(
+    case: KernelCase, num_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        call, "run", lambda *_, workspace_bytes, **__: asked.append(workspace_bytes)
+    )
+    problem = case.problem()
+    sm90.KERNEL.run(problem, sm90.KERNEL.configs(problem, _H200)[0], {})
+    assert asked == [num_bytes]
 
 
 @pytest.mark.gpu
@@ -233,10 +283,13 @@ def test_every_config_is_right_on_a_gpu_with_the_same_bits(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("size", [256, 249])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_kernel_runs_inside_a_captured_graph_and_repeats_its_bits(kernel: Kernel) -> None:
+def test_kernel_runs_inside_a_captured_graph_and_repeats_its_bits(
+    kernel: Kernel, size: int
+) -> None:
     # XLA captures a loop's body in a CUDA graph where all of its calls allow it.
-    case = KernelCase(m=256, n=256, k=256, dtype=instances.of_kernel(kernel.name)[0].dtype)
+    case = KernelCase(m=size, n=size, k=size, dtype=instances.of_kernel(kernel.name)[0].dtype)
     problem, arrays = case.problem(), case.arrays()
     [config, *_] = kernel.configs(problem, device.current())
     options = {"xla_gpu_graph_min_graph_size": "1"}

@@ -2,18 +2,12 @@
 //
 // A tile is 64 deep along k. Its rows of 128 bytes hold k for Major::kK, m or n for Major::kMN:
 //
-//     major  row classes  boxes of a whole tile        rows of a box              a tile's row i is
-//     kK     no           1 a CTA that shares it       consecutive m or n         i
-//     kK     yes          8, one a class               every 8th m or n           class i / j, see below
-//     kMN    no           one a 64 columns             64 consecutive k           i
-//     kMN    yes          8 a 64 columns               8 k, every 8th             k = 8 (i % 8) + i / 8
-//
-// With row classes a K-major tile of 8 j rows has row 8 i + r of the matrix at row r j + i, so rows
-// of the product come out in that order (columns, for b). An MN-major tile has the 64 values of k in
-// another order; the product does not mind, if a and b have the same.
+//     major  boxes of a whole tile        rows of a box
+//     kK     1 a CTA that shares it       consecutive m or n
+//     kMN    one a 64 columns             64 consecutive k
 #pragma once
 
-#include "parts/row_classes.cuh"
+#include "abi/params.h"
 #include "ptx/cta.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -33,15 +27,12 @@ struct TileOrigin {
 
 // kTileMn: rows of a or columns of b of a CTA's tile. kSharers: CTAs of the cluster that need the
 // same tile, each of which loads a part of it for all.
-template <Major kMajor, bool kRowClasses, int kTileMn, int kSharers>
+template <Major kMajor, int kTileMn, int kSharers>
 struct OperandTile {
   static constexpr int kBytes = kTileMn * kSwizzleBytes;
-  static constexpr int kChunks = kTileMn / 64;
-  static constexpr int kBoxes = kMajor == Major::kK ? (kRowClasses ? kNumRowClasses : kSharers)
-                                                    : kChunks * (kRowClasses ? kNumRowClasses : 1);
+  static constexpr int kBoxes = kMajor == Major::kK ? kSharers : kTileMn / 64;
   static constexpr int kBoxBytes = kBytes / kBoxes;
   static constexpr int kBoxRows = kBoxBytes / kSwizzleBytes;
-  static constexpr int kNumMaps = kRowClasses ? kNumRowClasses : 1;
   // Bytes from one 64 x 64 part of the tile to the next along m or n.
   static constexpr int kChunkBytes = 64 * kSwizzleBytes;
   // Bytes from one product's depth of 16 to the next.
@@ -52,24 +43,20 @@ struct OperandTile {
   static_assert(kMajor == Major::kMN || kBoxRows <= 256, "a box has at most 256 rows");
 
   // Begins to load this CTA's part of the tile at depth `k`; the lanes of a warp share the boxes.
-  static __device__ __forceinline__ void Load(const CUtensorMap* maps, const Tensor& tensor,
-                                              int num_rows, TileOrigin origin, int k, int lane,
-                                              uint32_t rank, void* smem, uint64_t* full) {
+  static __device__ __forceinline__ void Load(const CUtensorMap* map, TileOrigin origin, int k,
+                                              int lane, uint32_t rank, void* smem, uint64_t* full) {
     constexpr int kOwnBoxes = kBoxes / kSharers;
-    const int first = kSharers == 1 ? 0 : static_cast<int>(rank) * kOwnBoxes;
-#pragma unroll
-    for (int round = 0; round < kOwnBoxes; round += kWarpSize) {
-      const int own = round + lane;
-      if (own < kOwnBoxes) {
-        const int box = first + own;
-        const int row_class = kRowClasses ? box % kNumRowClasses : 0;
-        char* target = static_cast<char*>(smem) + box * kBoxBytes;
-        const BoxOrigin at = Origin(tensor, num_rows, origin, k, box, row_class);
-        if constexpr (kSharers == 1) {
-          LoadBox(&maps[row_class], at, target, full);
-        } else {
-          LoadBoxMulticast(&maps[row_class], at, target, full, (1 << kSharers) - 1);
-        }
+    static_assert(kOwnBoxes <= kWarpSize, "a lane loads one box");
+    if (lane < kOwnBoxes) {
+      const int box = lane + (kSharers == 1 ? 0 : static_cast<int>(rank) * kOwnBoxes);
+      const BoxOrigin at = kMajor == Major::kK
+                               ? BoxOrigin{k, origin.mn + box * kBoxRows, origin.matrix}
+                               : BoxOrigin{origin.mn + box * 64, k, origin.matrix};
+      char* target = static_cast<char*>(smem) + box * kBoxBytes;
+      if constexpr (kSharers == 1) {
+        LoadBox(map, at, target, full);
+      } else {
+        LoadBoxMulticast(map, at, target, full, (1 << kSharers) - 1);
       }
     }
   }
@@ -78,22 +65,6 @@ struct OperandTile {
   static __device__ __forceinline__ uint64_t Descriptor(const void* smem, int mn) {
     return MakeDescriptor<kMajor>(static_cast<const char*>(smem) + mn / 64 * kChunkBytes,
                                   kChunkBytes);
-  }
-
- private:
-  static __device__ __forceinline__ BoxOrigin Origin(const Tensor& tensor, int num_rows,
-                                                     TileOrigin origin, int k, int box,
-                                                     int row_class) {
-    const int chunk = kRowClasses ? box / kNumRowClasses : box;
-    int column = kMajor == Major::kK ? k : origin.mn + 64 * chunk;
-    int row = kMajor == Major::kK ? origin.mn : k;
-    if constexpr (kRowClasses) {
-      column += RowClassShift(tensor, row_class);
-      row = RowInClass(row, row_class, num_rows);
-    } else if constexpr (kMajor == Major::kK) {
-      row += box * kBoxRows;
-    }
-    return {column, row, origin.matrix};
   }
 };
 

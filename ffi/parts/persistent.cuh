@@ -4,15 +4,14 @@
 #include <algorithm>
 
 #include "parts/launch.cuh"
-#include "parts/tile_walk.cuh"
 
 namespace jaxgemm {
 
 // Returns null, or CUDA's text of what went wrong.
-template <class Maps>
-const char* LaunchPersistent(void (*kernel)(GemmParams, Maps, TileWalk), const GemmParams& params,
-                             const Maps& maps, const TileWalk& walk, int cluster_size,
-                             int num_threads, int smem_bytes, cudaStream_t stream) {
+template <class Plan>
+const char* LaunchPersistent(void (*kernel)(GemmParams, Plan), const GemmParams& params,
+                             const Plan& plan, int num_tiles, int cluster_size, int num_threads,
+                             int smem_bytes, cudaStream_t stream) {
   int device = 0;
   int num_sms = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -25,7 +24,7 @@ const char* LaunchPersistent(void (*kernel)(GemmParams, Maps, TileWalk), const G
   if (error != cudaSuccess) {
     return cudaGetErrorString(error);
   }
-  const int64_t num_clusters = std::min<int64_t>(walk.num_tiles, num_sms / cluster_size);
+  const int num_clusters = std::min(num_tiles, num_sms / cluster_size);
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(cluster_size), 1, 1};
@@ -36,7 +35,7 @@ const char* LaunchPersistent(void (*kernel)(GemmParams, Maps, TileWalk), const G
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  error = cudaLaunchKernelEx(&config, kernel, params, maps, walk);
+  error = cudaLaunchKernelEx(&config, kernel, params, plan);
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 

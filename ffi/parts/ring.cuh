@@ -2,7 +2,8 @@
 //
 //     barrier   from → to             arrivals                        protects
 //     full      producer → consumers  1, and the bytes of a stage     a slot before it is read
-//     empty     consumers → producer  1 a consumer warp, of all CTAs  a slot before it is overwritten
+//     empty     consumers → producer  1 a consumer warp, of all CTAs  a slot before it is
+//     overwritten
 //                                     that fill each other's slots
 #pragma once
 

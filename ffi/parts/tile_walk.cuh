@@ -5,14 +5,12 @@
 // strip and up the next. At one time the grid then covers a region that is nearly square.
 #pragma once
 
-#include <cstdint>
-
 #include "parts/host_device.h"
 
 namespace jaxgemm {
 
 struct TilePlace {
-  int64_t matrix;
+  int matrix;
   int m_index;
   int n_index;
 };
@@ -21,12 +19,12 @@ struct TileWalk {
   int num_m;
   int num_n;
   int strip_width;
-  int64_t num_tiles;
+  int num_tiles;
 
-  JAXGEMM_HOST_DEVICE TilePlace At(int64_t position) const {
+  JAXGEMM_HOST_DEVICE TilePlace At(int position) const {
     const int per_matrix = num_m * num_n;
-    const int64_t matrix = position / per_matrix;
-    const int within_matrix = static_cast<int>(position - matrix * per_matrix);
+    const int matrix = position / per_matrix;
+    const int within_matrix = position - matrix * per_matrix;
     const int per_strip = strip_width * num_m;
     const int strip = within_matrix / per_strip;
     const int within_strip = within_matrix - strip * per_strip;

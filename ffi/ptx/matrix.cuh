@@ -29,22 +29,21 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&matrices)[4], 
 
 // The reverse of LoadMatrices.
 __device__ __forceinline__ void StoreMatrices(void* row, const uint32_t (&matrices)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   SharedAddress(row)),
-               "r"(matrices[0]), "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
-               : "memory");
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(SharedAddress(row)),
+      "r"(matrices[0]), "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
+      : "memory");
 }
 
-// acc += a · b for a 16x8 tile: depth 16 of 16-bit elements, depth 8 of TF32. Lane 4r + q holds rows
-// r and r + 8 of a and acc, columns 2q and 2q + 1 of acc, column r of b.
+// acc += a · b for a 16x8 tile: depth 16 of 16-bit elements, depth 8 of TF32. Lane 4r + q holds
+// rows r and r + 8 of a and acc, columns 2q and 2q + 1 of acc, column r of b.
 template <typename T>
 __device__ __forceinline__ void MultiplyWarp(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0,
                                              uint32_t b1);
 
 template <>
-__device__ __forceinline__ void MultiplyWarp<__nv_bfloat16>(float (&acc)[4],
-                                                            const uint32_t (&a)[4], uint32_t b0,
-                                                            uint32_t b1) {
+__device__ __forceinline__ void MultiplyWarp<__nv_bfloat16>(float (&acc)[4], const uint32_t (&a)[4],
+                                                            uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
       " {%8, %9}, {%0, %1, %2, %3};"

@@ -1,8 +1,8 @@
 // Barriers in shared memory (mbarrier): arrivals and bytes of asynchronous copies complete a phase.
 //
 // A barrier counts down from the number of arrivals it was made with, and from the bytes that were
-// announced. When both are at zero its phase ends, the counts start again, and whoever waits for the
-// parity of that phase goes on. A fresh barrier is in phase 0; to wait for parity 1 of a fresh
+// announced. When both are at zero its phase ends, the counts start again, and whoever waits for
+// the parity of that phase goes on. A fresh barrier is in phase 0; to wait for parity 1 of a fresh
 // barrier returns at once, which is what a producer wants of slots that nobody has filled.
 #pragma once
 
@@ -28,15 +28,15 @@ __device__ __forceinline__ void FenceBarrierInit() {
 
 // Arrives once and announces bytes that copies will bring in this phase.
 __device__ __forceinline__ void ArriveExpectBytes(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   SharedAddress(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 
-// Arrives once at the barrier with the same place in the shared memory of CTA `rank` of the cluster.
-// Orders nothing beyond this CTA, and need not: it tells of reads that are over. A release for the
-// cluster would wait for all of this thread's accesses to global memory.
+// Arrives once at the barrier with the same place in the shared memory of CTA `rank` of the
+// cluster. Orders nothing beyond this CTA, and need not: it tells of reads that are over. A release
+// for the cluster would wait for all of this thread's accesses to global memory.
 __device__ __forceinline__ void ArriveAtPeer(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n"

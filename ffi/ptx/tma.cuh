@@ -29,13 +29,12 @@ __device__ __forceinline__ void LoadBox(const CUtensorMap* map, BoxOrigin origin
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(SharedAddress(smem)),
-      "l"(map), "r"(SharedAddress(barrier)), "r"(origin.column), "r"(origin.row),
-      "r"(origin.matrix)
+      "l"(map), "r"(SharedAddress(barrier)), "r"(origin.column), "r"(origin.row), "r"(origin.matrix)
       : "memory");
 }
 
-// As LoadBox, to the same place in every CTA of the cluster whose bit is set in `cta_mask`; in each,
-// the bytes count towards its own barrier.
+// As LoadBox, to the same place in every CTA of the cluster whose bit is set in `cta_mask`; in
+// each, the bytes count towards its own barrier.
 __device__ __forceinline__ void LoadBoxMulticast(const CUtensorMap* map, BoxOrigin origin,
                                                  void* smem, uint64_t* barrier, uint16_t cta_mask) {
   asm volatile(
@@ -46,7 +45,8 @@ __device__ __forceinline__ void LoadBoxMulticast(const CUtensorMap* map, BoxOrig
       : "memory");
 }
 
-// Begins to store a box. Written data must have passed FenceAsyncProxy in the threads that wrote it.
+// Begins to store a box. Written data must have passed FenceAsyncProxy in the threads that wrote
+// it.
 __device__ __forceinline__ void StoreBox(const CUtensorMap* map, BoxOrigin origin,
                                          const void* smem) {
   asm volatile(

@@ -1,9 +1,9 @@
 """The Python half of the CUDA kernels that are called through XLA's foreign function interface."""
 
-from jaxgemm.ffi_kernels import simt
+from jaxgemm.ffi_kernels import simt, sm90
 from jaxgemm.kernel import Kernel
 
 __all__ = ["KERNELS"]
 
 # In order of preference.
-KERNELS: tuple[Kernel, ...] = (*simt.KERNELS,)
+KERNELS: tuple[Kernel, ...] = (sm90.KERNEL, *simt.KERNELS)

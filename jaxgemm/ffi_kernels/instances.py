@@ -29,6 +29,8 @@ class Instance:
       stages: how many steps of operands are in flight.
       smem_bytes: shared memory of one CTA.
       max_registers: what a thread may use; the build's checks hold the compiler to it.
+      cluster: CTAs along m and n that share operand loads.
+      takes_turns: whether warpgroups take whole tiles in turns.
       mma: whether its machine code must have tensor-core instructions.
       archs: the architectures it can be compiled for, as in "90a".
     """
@@ -42,6 +44,8 @@ class Instance:
     stages: int
     smem_bytes: int
     max_registers: int
+    cluster: tuple[int, int] = (1, 1)
+    takes_turns: bool = False
     mma: bool = False
     archs: tuple[str, ...] = DEFAULT_ARCHS
 

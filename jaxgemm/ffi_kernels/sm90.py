@@ -1,0 +1,120 @@
+"""The Hopper kernel in CUDA C++: TMA, warp roles and wgmma, for every size.
+
+Where `pallas.hopper.dense` accepts a problem, it is the one to take: its epilogue is compiled for
+the problem. This kernel takes the others too: rows that TMA cannot address, which are copied to a
+workspace first (a, b) or stored element by element (d, z).
+"""
+
+import dataclasses
+import math
+
+import jax
+
+from jaxgemm.device import Device
+from jaxgemm.ffi_kernels import call, instances, library, limits
+from jaxgemm.kernel import Kernel, Operands
+from jaxgemm.problem import Problem
+
+_NAME = "cuda.sm90.dense"
+_CAPABILITY = (9, 0)
+# As kTmaAlignment in ffi/parts/tensor_map.cuh.
+_TMA_BYTES = 16
+# Columns of d that tiles cover which are computed together. H200, 4096³ and 8192³ in bfloat16,
+# 2026-11-30: with less or more, tiles of 256 columns of a cluster are up to 2 % slower, and
+# others up to 6 %.
+_STRIP_COLUMNS = 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The choice of a compiled instance.
+
+    Attributes:
+      instance: its name in ffi/instances.json.
+      cta_tile: rows, columns and contraction depth of one step.
+      stages: how many steps of operands are in flight.
+      cluster_size: CTAs that share operand loads.
+      cluster_along: the side of d along which they lie next to each other.
+      takes_turns: whether consumers take whole tiles in turns, so that epilogues hide behind
+        products.
+      smem_bytes: shared memory of one CTA.
+      strip_width: tiles of clusters that lie next to each other along n and are computed together.
+    """
+
+    instance: str
+    cta_tile: tuple[int, int, int]
+    stages: int
+    cluster_size: int
+    cluster_along: str | None
+    takes_turns: bool
+    smem_bytes: int
+    strip_width: int
+
+    @property
+    def split_k(self) -> int:
+        """CTAs that share one tile's contraction."""
+        return 1
+
+
+def _why_not(problem: Problem, device: Device) -> str | None:
+    return (
+        limits.why_not_device(device, _CAPABILITY, _CAPABILITY)
+        or limits.why_not_problem(problem, _NAME)
+        or library.why_not()
+    )
+
+
+def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
+    del device
+    dtype = problem.dtype("a").name
+    return tuple(_config(row) for row in instances.of_kernel(_NAME) if row.dtype == dtype)
+
+
+def _config(row: instances.Instance) -> Config:
+    cluster_m, cluster_n = row.cluster
+    return Config(
+        instance=row.name,
+        cta_tile=row.cta_tile,
+        stages=row.stages,
+        cluster_size=cluster_m * cluster_n,
+        cluster_along="m" if cluster_m > 1 else "n" if cluster_n > 1 else None,
+        takes_turns=row.takes_turns,
+        smem_bytes=row.smem_bytes,
+        strip_width=max(1, _STRIP_COLUMNS // (row.cta_tile[1] * cluster_n)),
+    )
+
+
+def _workspace_bytes(problem: Problem) -> int:
+    """Room for copies of the operands that TMA cannot address: see ffi/parts/realign.cuh."""
+    if problem.k == 0:
+        return 0
+    num_bytes = 0
+    for name in ("a", "b"):
+        *rows, columns = problem.shape(name)
+        row_bytes = columns * problem.dtype(name).itemsize
+        if row_bytes % _TMA_BYTES:
+            num_bytes += math.prod(rows) * (row_bytes // _TMA_BYTES + 1) * _TMA_BYTES
+    return num_bytes
+
+
+def _run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array, ...]:
+    return call.run(
+        problem,
+        _NAME,
+        config.instance,
+        operands,
+        knobs=(config.strip_width,),
+        workspace_bytes=_workspace_bytes(problem),
+    )
+
+
+KERNEL = Kernel(
+    name=_NAME,
+    version=1,
+    why_not=_why_not,
+    configs=_configs,
+    run=_run,
+    # Below that of `pallas.hopper.dense`, with the same tiles.
+    efficiency=0.95,
+    why_not_auto=library.why_not_built,
+)
