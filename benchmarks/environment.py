@@ -69,20 +69,18 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def commit() -> str:
-    """The commit of this checkout, "+" if files differ from it; JAXGEMM_COMMIT where git is not."""
+    """JAXGEMM_COMMIT, for copies of a checkout; else its commit, "+" if files differ from it."""
+    if named := os.environ.get("JAXGEMM_COMMIT"):
+        return named
     if not _IS_CHECKOUT:
-        return _commit_by_hand()
+        return "unknown"
     try:
         git = ("git", "-C", str(_ROOT))
         head = _output(*git, "rev-parse", "--short=12", "HEAD")
         code = ("jaxgemm", "pallas_kernels", "ffi")
         return head + ("+" if _output(*git, "status", "--porcelain", "--", *code) else "")
     except (OSError, subprocess.CalledProcessError):
-        return _commit_by_hand()
-
-
-def _commit_by_hand() -> str:
-    return os.environ.get("JAXGEMM_COMMIT", "unknown")
+        return "unknown"
 
 
 def _output(*command: str) -> str:

@@ -88,7 +88,9 @@ def roofline(found: Results) -> Any | None:
     axes.set_ylabel("TFLOP/s")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("{x:g}" if axis is axes.yaxis else "")
+        # Labels between powers of ten where there are few of these.
+        wide = axis is axes.xaxis or min(r.tflops or 1.0 for r in rows) < peak / 30
+        axis.set_minor_formatter("" if wide else "{x:g}")
     plotting.legend(figure, [axes])
     plotting.title(axes, "Roofline: jaxgemm, 16-bit operands, forward", rows)
     return figure
@@ -158,7 +160,7 @@ def _thinned(ticks: list[float]) -> list[float]:
     span = math.log(max(ticks) / min(ticks)) or 1.0
     kept: list[float] = []
     for tick in sorted(ticks, key=lambda t: (t != 1, abs(math.log(t)))):
-        if all(abs(math.log(tick / other)) > span / 11 for other in kept):
+        if all(abs(math.log(tick / other)) > span / 8 for other in kept):
             kept.append(tick)
     return sorted(kept)
 

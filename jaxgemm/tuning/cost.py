@@ -4,7 +4,8 @@ A config's time is a launch and the largest of four times, which overlap:
 
     sm      waves · (main loop of a tile at full clock + its epilogue); where warpgroups take turns,
             the epilogue hides behind the main loop of the next tile, as far as that is long enough
-    power   flops of all tiles at the rate that the power limit sustains
+    power   flops of all tiles at the rate that the power limit sustains; the smaller the tiles, the
+            more bytes move for them, which takes power too
     l2      operand bytes of all tiles from L2; a cluster loads what it shares once
     dram    every operand read once, every output written once
 
@@ -28,6 +29,9 @@ from jaxgemm.problem import Problem
 # Rate at full clock over `Device.tflops`, which a power limit sustains. H200: products of 20 us,
 # too short for the limit, run at about 1.85 GHz · 132 · 4096 flops = 1000 of 830 TFLOP/s.
 _FULL_CLOCK_GAIN = 1.2
+# That rate was measured with tiles of 128 x 256, which use a loaded element 85 times; this part of
+# the power is taken to move elements.
+_MEASURED_REUSE, _MOVING_SHARE = 128 * 256 / (128 + 256), 0.05
 # 1e9 bytes a second that an SM draws from L2: while all do (13.2 TB/s on an H200), and alone, when
 # its port of 64 bytes a clock is the limit.
 _L2_GBPS_PER_SM, _PORT_GBPS = 100.0, 120.0
@@ -218,7 +222,9 @@ def estimate(problem: Problem, config: Any, device: Device, efficiency: float) -
     rate = device.peak_tflops(getattr(config, "mma_family", mma_family(problem))) * 1e6
     main_us = tile_flops / (rate / device.num_sms * efficiency * _FULL_CLOCK_GAIN)
     sm_us = _sm_us(main_us, _epilogue_us(problem, config), grid.full_waves, config)
+    reuse = tile_m * tile_n * width / (tile_m + tile_n * width)
     power_us = max(bounds.flops / rate, grid.tiles * tile_flops / rate)
+    power_us *= 1 + _MOVING_SHARE * (_MEASURED_REUSE / reuse - 1)
     in_bytes, out_bytes = _l2_bytes(problem, config, grid.depth)
     # Partial sums are written and read once, in the accumulator dtype.
     split_bytes = 2 * tile_m * tile_n * problem.accumulator.itemsize * (config.split_k > 1)
