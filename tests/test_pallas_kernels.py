@@ -116,11 +116,19 @@ def test_interpreted_kernel_is_right_and_has_no_races(kernel: Kernel, case: Kern
         _interpret(kernel, case, min(configs, key=lambda config: math.prod(config.cta_tile)))
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_every_interpreted_config_is_right(kernel: Kernel) -> None:
-    case = KernelCase(m=144, n=272, k=80, layout="TT")
-    for config in kernel.configs(case.problem(), _TWO_SMS):
-        _interpret(kernel, case, config)
+_ODD_TILES = KernelCase(m=144, n=272, k=80, layout="TT")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "config"),
+    [
+        pytest.param(kernel, config, id=f"{kernel.name}-{i}")
+        for kernel in KERNELS
+        for i, config in enumerate(kernel.configs(_ODD_TILES.problem(), _TWO_SMS))
+    ],
+)
+def test_every_interpreted_config_is_right(kernel: Kernel, config: Config) -> None:
+    _interpret(kernel, _ODD_TILES, config)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)

@@ -24,6 +24,7 @@ from absl import app, flags
 _TARGET = flags.DEFINE_enum("target", "h200", ["h200", "b200", "a100"], "the GPU to compile for")
 _KERNEL = flags.DEFINE_string("kernel", "", "only kernels whose name begins with this")
 _CASE = flags.DEFINE_string("case", "", "only cases whose name begins with this")
+_SHARD = flags.DEFINE_string("shard", "0/1", "i/n: every n-th config from the i-th on")
 _CUDA = flags.DEFINE_string("cuda", "/usr/local/cuda", "the toolkit with bin/ptxas and nvvm")
 
 # The cases that make different code: layouts, epilogues, swizzles, element sizes, batch axes.
@@ -203,13 +204,14 @@ def main(argv: Sequence[str]) -> None:
         [device] = TARGETS[_TARGET.value].devices()
         target = devices.from_jax(device)
         num_compiled, num_failed = 0, 0
+        index, num_shards = map(int, _SHARD.value.split("/"))
         for kernel in KERNELS:
             for case in _CASES:
                 problem = {**SMALL_CASES, **LARGE_CASES}[case].problem()
                 wanted = kernel.name.startswith(_KERNEL.value) and case.startswith(_CASE.value)
                 if not wanted or kernel.why_not(problem, target) is not None:
                     continue
-                for config in kernel.configs(problem, target):
+                for config in kernel.configs(problem, target)[index::num_shards]:
                     report = _compile(kernel, problem, config, device, disassembled)
                     _print(kernel.name, case, config, report)
                     num_compiled += 1
