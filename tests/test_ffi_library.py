@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import filelock
 import pytest
 
 from jaxgemm import device, dispatch, reference, registry
@@ -166,6 +167,19 @@ def test_failure_is_reported_once_and_remembered(compiler: _Compiler) -> None:
     assert len(compiler.calls()) == num_calls
     assert not list(library.cache_folder().glob("*.so"))
     assert not list(library.cache_folder().glob(".build-*"))
+
+
+def test_a_lock_that_stays_taken_is_a_reason(
+    compiler: _Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_LOCK_SECONDS", 0.05)
+    path = library.path_of(_recipe())
+    path.parent.mkdir(parents=True)
+    with filelock.FileLock(path.with_suffix(".lock")):
+        with pytest.raises(BuildError, match=r"another process has held .*\.lock for"):
+            library.ensure_built(_recipe())
+        assert "another process" in str(library.why_not())
+    assert not compiler.calls()
 
 
 def test_a_folder_that_cannot_be_written_is_a_reason(

@@ -21,6 +21,8 @@ from jaxgemm.ffi_kernels.toolchain import BuildError
 BUILD_COMMAND = "python -m jaxgemm.ffi_kernels build"
 # As kAbiVersion in ffi/abi/params.h.
 ABI_VERSION = 1
+# A build takes about a minute; whoever waits for another's this long is told which lock to remove.
+_LOCK_SECONDS = 900.0
 # What failed in this process, so that `why_not` knows of it: path → why.
 _failures: dict[Path, str] = {}
 _PREBUILT = Path(__file__).resolve().parent / "prebuilt" / "libjaxgemm_cuda.so"
@@ -88,9 +90,12 @@ def ensure_built(recipe: build.Recipe) -> Path:
         raise BuildError(_failures[path])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(path.with_suffix(".lock")):
+        with filelock.FileLock(path.with_suffix(".lock"), timeout=_LOCK_SECONDS):
             if not path.exists():
                 build.build(recipe, path, build.progress_line(_what(recipe)))
+    except filelock.Timeout as error:
+        _failures[path] = f"another process has held {error.lock_file} for {_LOCK_SECONDS:.0f} s"
+        raise BuildError(_failures[path]) from error
     except OSError as error:
         _failures[path] = f"{path.parent} cannot be written: {error}; set JAXGEMM_CACHE_DIR"
         raise BuildError(_failures[path]) from error
