@@ -324,15 +324,16 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
 
 // Fills the plan's maps. Returns null, or what went wrong.
 template <class Kernel>
-const char* MakeMaps(const GemmParams& params, StoredSize a_size, StoredSize b_size,
-                     Sm90Plan* plan) {
+const char* MakeMaps(const GemmParams& params, Sm90Plan* plan) {
   const StoredSize d_size = {params.m, params.n};
   const char* error = nullptr;
   // With k = 0 there is nothing to load.
   if (params.k > 0) {
-    error = MakeTensorMap(params, params.a, a_size, Kernel::ATile::kBoxRows, &plan->a);
+    error =
+        MakeTensorMap(params, params.a, StoredSizeOfA(params), Kernel::ATile::kBoxRows, &plan->a);
     if (error == nullptr) {
-      error = MakeTensorMap(params, params.b, b_size, Kernel::BTile::kBoxRows, &plan->b);
+      error =
+          MakeTensorMap(params, params.b, StoredSizeOfB(params), Kernel::BTile::kBoxRows, &plan->b);
     }
   }
   if (error == nullptr && IsAlignedForTma(params.d)) {
@@ -347,12 +348,6 @@ const char* MakeMaps(const GemmParams& params, StoredSize a_size, StoredSize b_s
 template <class Kernel>
 const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
   constexpr int kDefaultStripWidth = 8;
-  const bool a_is_k_major = Kernel::kAMajor == Major::kK;
-  const bool b_is_k_major = Kernel::kBMajor == Major::kK;
-  const StoredSize a_size = {a_is_k_major ? params.m : params.k,
-                             a_is_k_major ? params.k : params.m};
-  const StoredSize b_size = {b_is_k_major ? params.n : params.k,
-                             b_is_k_major ? params.k : params.n};
   Sm90Plan plan = {};
   TileWalk& walk = plan.walk;
   walk.num_m = static_cast<int>(CeilDiv(params.m, Kernel::kTileM * Kernel::kClusterM));
@@ -364,12 +359,9 @@ const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
     return "d has more than 2^30 tiles";
   }
   walk.num_tiles = static_cast<int>(num_tiles);
-  const char* error = nullptr;
-  if (params.k > 0) {
-    error = RealignOperands(a_size, b_size, &params, stream);
-  }
+  const char* error = RealignOperands(&params, stream);
   if (error == nullptr) {
-    error = MakeMaps<Kernel>(params, a_size, b_size, &plan);
+    error = MakeMaps<Kernel>(params, &plan);
   }
   if (error != nullptr) {
     return error;

@@ -27,6 +27,12 @@ __device__ __forceinline__ void CopyAsync(uint32_t address, const void* gmem, bo
   }
 }
 
+// Copies the first `bytes` of 16 and writes zeros for the rest, which are not read.
+__device__ __forceinline__ void CopyPartAsync(uint32_t address, const void* gmem, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(gmem), "r"(bytes)
+               : "memory");
+}
+
 // Ends a group; empty groups are complete at once.
 __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -1,9 +1,10 @@
-// Copies of operands that TMA cannot address, with rows that begin at multiples of 16 bytes.
+// Copies of operands with rows that begin at multiples of 16 bytes, for TMA and for cp.async.
 //
 // TMA counts in units of 16 bytes along a row: not only must rows be a multiple of them apart, but
 // the column at which a box begins must be one too, or the instruction is illegal. So no tensor map
-// of any kind loads tiles of a matrix with rows of, say, 4095 elements of 16 bits. Such an operand
-// is copied to the workspace first, in one pass at the bandwidth of memory:
+// of any kind loads tiles of a matrix with rows of, say, 4095 elements of 16 bits. cp.async could
+// only copy them with 4 bytes at a time, and not even so where rows are odd. Such an operand is
+// copied to the workspace first, in one pass at the bandwidth of memory:
 //
 //     bytes = 2 · itemsize · rows · columns      against     flops = 2 · m · n · k
 //
@@ -19,17 +20,17 @@
 
 namespace jaxgemm {
 
-// Elements of 16 bits in a unit of 16 bytes.
-inline constexpr int kUnitElements = kTmaAlignment / 2;
+// What is moved: halves of 2 bytes, of which an element has one or two, in units of 16 bytes.
+inline constexpr int kUnitHalves = kTmaAlignment / 2;
 
 // One operand: all of its matrices, which lie one after another.
 struct RealignTask {
-  // Null where the operand needs no copy.
   const uint16_t* from;
   uint16_t* to;
-  int64_t num_elements;
-  int columns;
-  // Units of a row of the copy, the last of which may end with elements of the next row.
+  int64_t num_halves;
+  int64_t row_halves;
+  // Units of a row of the copy, the last of which may end with elements of the next row. None where
+  // the operand needs no copy.
   uint32_t units_per_row;
   uint32_t num_units;
 };
@@ -38,7 +39,7 @@ struct RealignTasks {
   RealignTask of_operand[2];
 };
 
-// Elements `shift` to `shift` + 7 of the 16 in `words`.
+// Halves `shift` to `shift` + 7 of the 16 in `words`.
 __device__ __forceinline__ uint4 ShiftedUnit(uint32_t (&words)[8], int shift) {
 #pragma unroll
   for (int i = 0; i < 6; ++i) {
@@ -55,13 +56,13 @@ __device__ __forceinline__ uint4 ShiftedUnit(uint32_t (&words)[8], int shift) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// The unit that begins at an element, which may lie anywhere.
-__device__ __forceinline__ uint4 LoadUnaligned(const RealignTask& task, int64_t element) {
-  const uint64_t address = reinterpret_cast<uint64_t>(task.from + element);
+// The unit that begins at a half, which may lie anywhere.
+__device__ __forceinline__ uint4 LoadUnaligned(const RealignTask& task, int64_t half) {
+  const uint64_t address = reinterpret_cast<uint64_t>(task.from + half);
   const int shift = static_cast<int>(address % kTmaAlignment) / 2;
-  const int64_t first = element - shift;
+  const int64_t first = half - shift;
   uint32_t words[8];
-  if (first >= 0 && first + 2 * kUnitElements <= task.num_elements) {
+  if (first >= 0 && first + 2 * kUnitHalves <= task.num_halves) {
     const uint4* units = reinterpret_cast<const uint4*>(task.from + first);
     const uint4 low = __ldg(units);
     const uint4 high = __ldg(units + 1);
@@ -72,9 +73,9 @@ __device__ __forceinline__ uint4 LoadUnaligned(const RealignTask& task, int64_t 
   // At the ends of the operand nothing outside it is read.
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int64_t at = element + 2 * i;
-    const uint32_t low = at < task.num_elements ? task.from[at] : 0;
-    const uint32_t high = at + 1 < task.num_elements ? task.from[at + 1] : 0;
+    const int64_t at = half + 2 * i;
+    const uint32_t low = at < task.num_halves ? task.from[at] : 0;
+    const uint32_t high = at + 1 < task.num_halves ? task.from[at + 1] : 0;
     words[i] = low | high << 16;
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
@@ -94,8 +95,8 @@ static __global__ __launch_bounds__(kRealignThreads) void RealignKernel(
     const uint32_t unit = first + i * kRealignThreads;
     if (unit < task.num_units) {
       const uint32_t row = unit / task.units_per_row;
-      const int column = static_cast<int>(unit - row * task.units_per_row) * kUnitElements;
-      units[i] = LoadUnaligned(task, static_cast<int64_t>(row) * task.columns + column);
+      const int64_t column = static_cast<int64_t>(unit - row * task.units_per_row) * kUnitHalves;
+      units[i] = LoadUnaligned(task, row * task.row_halves + column);
     }
   }
 #pragma unroll
@@ -115,19 +116,20 @@ inline int64_t PlanRealign(const GemmParams& params, StoredSize size, int64_t of
   if (IsAlignedForTma(*tensor)) {
     return 0;
   }
+  const int64_t halves = ItemBytes(tensor->dtype) / 2;
   const int64_t num_rows = NumOwnMatrices(params, *tensor, size.rows) * size.rows;
-  const int64_t units_per_row = CeilDiv(size.columns, kUnitElements);
+  const int64_t units_per_row = CeilDiv(size.columns * halves, kUnitHalves);
   if (num_rows * units_per_row > INT32_MAX) {
     return -1;
   }
   task->from = static_cast<const uint16_t*>(tensor->data);
   task->to = reinterpret_cast<uint16_t*>(static_cast<char*>(params.workspace) + offset);
-  task->num_elements = num_rows * size.columns;
-  task->columns = static_cast<int>(size.columns);
+  task->num_halves = num_rows * size.columns * halves;
+  task->row_halves = size.columns * halves;
   task->units_per_row = static_cast<uint32_t>(units_per_row);
   task->num_units = static_cast<uint32_t>(num_rows * units_per_row);
   tensor->data = task->to;
-  tensor->row_stride = units_per_row * kUnitElements;
+  tensor->row_stride = units_per_row * kUnitHalves / halves;
   for (int axis = 0; axis < params.num_batch_axes; ++axis) {
     tensor->batch_strides[axis] = tensor->batch_strides[axis] / size.columns * tensor->row_stride;
   }
@@ -136,21 +138,25 @@ inline int64_t PlanRealign(const GemmParams& params, StoredSize size, int64_t of
 
 // Enqueues the copies that a and b need and puts them in their places. Returns null, or what went
 // wrong.
-inline const char* RealignOperands(StoredSize a_size, StoredSize b_size, GemmParams* params,
-                                   cudaStream_t stream) {
+inline const char* RealignOperands(GemmParams* params, cudaStream_t stream) {
+  if (params->k == 0) {
+    return nullptr;
+  }
   RealignTasks tasks;
-  const int64_t a_bytes = PlanRealign(*params, a_size, 0, &params->a, &tasks.of_operand[0]);
+  const int64_t a_bytes =
+      PlanRealign(*params, StoredSizeOfA(*params), 0, &params->a, &tasks.of_operand[0]);
   const int64_t b_bytes =
-      PlanRealign(*params, b_size, std::max<int64_t>(0, a_bytes), &params->b, &tasks.of_operand[1]);
+      PlanRealign(*params, StoredSizeOfB(*params), std::max<int64_t>(0, a_bytes), &params->b,
+                  &tasks.of_operand[1]);
   if (a_bytes < 0 || b_bytes < 0) {
-    return "an operand that TMA cannot address has more than 2^31 units of 16 bytes";
+    return "an operand to realign has more than 2^31 units of 16 bytes";
   }
   if (a_bytes + b_bytes == 0) {
     return nullptr;
   }
   const bool is_aligned = reinterpret_cast<uint64_t>(params->workspace) % kTmaAlignment == 0;
   if (!is_aligned || a_bytes + b_bytes > params->workspace_bytes) {
-    return "the workspace has no room for copies of the operands that TMA cannot address";
+    return "the workspace has no room for copies of operands with unaligned rows";
   }
   if (a_bytes == 0) {
     std::swap(tasks.of_operand[0], tasks.of_operand[1]);

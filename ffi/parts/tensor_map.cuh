@@ -27,6 +27,16 @@ struct StoredSize {
   int64_t columns;
 };
 
+inline StoredSize StoredSizeOfA(const GemmParams& params) {
+  return params.a_major == Major::kK ? StoredSize{params.m, params.k}
+                                     : StoredSize{params.k, params.m};
+}
+
+inline StoredSize StoredSizeOfB(const GemmParams& params) {
+  return params.b_major == Major::kK ? StoredSize{params.n, params.k}
+                                     : StoredSize{params.k, params.n};
+}
+
 using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
                                  const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
                                  const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,

@@ -32,6 +32,11 @@ def why_not_device(device: Device, oldest: tuple[int, int], newest: tuple[int, i
     return f"{device.name} has compute capability {capability}: this kernel needs {needed}"
 
 
+def why_not_auto_lesson() -> str:
+    """Why `auto` does not choose a rung of the ladder."""
+    return "a lesson: `auto` leaves it to those who name it"
+
+
 def _reasons(problem: Problem, kernel: str) -> Iterator[str | None]:
     spec = problem.spec
     if spec.ragged is not None:

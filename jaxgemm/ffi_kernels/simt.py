@@ -70,10 +70,6 @@ def _run(kernel: str, problem: Problem, config: Any, operands: Operands) -> tupl
     return call.run(problem, kernel, config.instance, operands)
 
 
-def _why_not_auto() -> str:
-    return "a lesson: `auto` leaves it to those who name it"
-
-
 def _rung(name: str, efficiency: float) -> Kernel:
     return Kernel(
         name=name,
@@ -82,7 +78,7 @@ def _rung(name: str, efficiency: float) -> Kernel:
         configs=functools.partial(_configs, name),
         run=functools.partial(_run, name),
         efficiency=efficiency,
-        why_not_auto=_why_not_auto,
+        why_not_auto=limits.why_not_auto_lesson,
     )
 
 

@@ -6,19 +6,16 @@ workspace first (a, b) or stored element by element (d, z).
 """
 
 import dataclasses
-import math
 
 import jax
 
 from jaxgemm.device import Device
-from jaxgemm.ffi_kernels import call, instances, library, limits
+from jaxgemm.ffi_kernels import call, instances, library, limits, realign
 from jaxgemm.kernel import Kernel, Operands
 from jaxgemm.problem import Problem
 
 _NAME = "cuda.sm90.dense"
 _CAPABILITY = (9, 0)
-# As kTmaAlignment in ffi/parts/tensor_map.cuh.
-_TMA_BYTES = 16
 # Columns of d that tiles cover which are computed together. H200, 4096³ and 8192³ in bfloat16,
 # 2026-11-30: with less or more, tiles of 256 columns of a cluster are up to 2 % slower, and
 # others up to 6 %.
@@ -84,19 +81,6 @@ def _config(row: instances.Instance) -> Config:
     )
 
 
-def _workspace_bytes(problem: Problem) -> int:
-    """Room for copies of the operands that TMA cannot address: see ffi/parts/realign.cuh."""
-    if problem.k == 0:
-        return 0
-    num_bytes = 0
-    for name in ("a", "b"):
-        *rows, columns = problem.shape(name)
-        row_bytes = columns * problem.dtype(name).itemsize
-        if row_bytes % _TMA_BYTES:
-            num_bytes += math.prod(rows) * (row_bytes // _TMA_BYTES + 1) * _TMA_BYTES
-    return num_bytes
-
-
 def _run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array, ...]:
     return call.run(
         problem,
@@ -104,7 +88,7 @@ def _run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Arra
         config.instance,
         operands,
         knobs=(config.strip_width,),
-        workspace_bytes=_workspace_bytes(problem),
+        workspace_bytes=realign.workspace_bytes(problem),
     )
 
 

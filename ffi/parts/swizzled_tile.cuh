@@ -1,0 +1,113 @@
+// A stage's tile of an operand for mma.sync: how cp.async brings it, and how warps read fragments.
+//
+// Rows of 128 bytes, whose 16-byte chunks are permuted by the row's place in groups of 8, so that
+// the 8 rows that ldmatrix reads at a time lie in different banks. A stage is 128 bytes deep: 64
+// elements of 16 bits or 32 of float32.
+//
+//     major  row i of the tile                         a fragment is read by
+//     kK     outer = i, all of k                       ldmatrix
+//     kMN    k = i % depth, `depth` of outer           ldmatrix.trans; float32 element by element
+//
+// where outer is m for a and n for b.
+#pragma once
+
+#include "abi/params.h"
+#include "parts/copy_async.cuh"
+#include "ptx/cta.cuh"
+#include "ptx/matrix.cuh"
+
+namespace jaxgemm {
+
+inline constexpr int kTileRowBytes = 128;
+inline constexpr int kChunkBytes = 16;
+inline constexpr int kChunksPerRow = kTileRowBytes / kChunkBytes;
+// Products of mma.sync along k in a stage, each two chunks deep.
+inline constexpr int kProductsPerStage = 4;
+
+template <typename T, Major kMajor, int kOuter, int kNumThreads>
+class SwizzledTile {
+ public:
+  static constexpr int kDepth = kTileRowBytes / static_cast<int>(sizeof(T));
+  static constexpr int kBytes = kOuter * kTileRowBytes;
+  // ldmatrix.trans moves elements of 16 bits only.
+  static constexpr bool kByElements = kMajor == Major::kMN && sizeof(T) == 4;
+
+  // `data` is the operand's matrix, `first` where the tile begins along outer, of `outer_size`.
+  __device__ SwizzledTile(const void* data, int64_t row_stride, int first, int outer_size,
+                          int k_size)
+      : data_(static_cast<const T*>(data)),
+        row_stride_(row_stride),
+        first_(first),
+        outer_size_(outer_size),
+        k_size_(k_size) {}
+
+  // Starts copying the tile at depth `k` to `smem`. Outside the matrix it writes zeros.
+  __device__ void Start(int k, const char* smem) const {
+    constexpr int kRowsAtATime = kNumThreads / kChunksPerRow;
+    static_assert(kOuter % kRowsAtATime == 0 && kOuter % kDepth == 0, "threads cover the tile");
+    const int chunk = threadIdx.x % kChunksPerRow;
+#pragma unroll
+    for (int i = 0; i < kOuter / kRowsAtATime; ++i) {
+      const int row = threadIdx.x / kChunksPerRow + i * kRowsAtATime;
+      const int contiguous = chunk * kChunkElements + (kIsKMajor ? k : first_ + Block(row));
+      const int strided = kIsKMajor ? first_ + row : k + row % kDepth;
+      const bool is_inside = strided < (kIsKMajor ? outer_size_ : k_size_);
+      const int left = is_inside ? (kIsKMajor ? k_size_ : outer_size_) - contiguous : 0;
+      const int count = min(max(left, 0), kChunkElements);
+      const T* from = count > 0 ? data_ + strided * row_stride_ + contiguous : data_;
+      CopyPartAsync(SmemAddress(smem + Place(row, chunk)), from, count * sizeof(T));
+    }
+  }
+
+  // The fragment of 16 along outer from `outer` on, for a product of the stage. Registers 0 and 1
+  // have the first half of k for the two halves of outer, 2 and 3 the second: this is a's fragment,
+  // and those of two 8-wide tiles of b.
+  static __device__ __forceinline__ void Load(uint32_t (&fragment)[4], const char* smem, int outer,
+                                              int product, int lane) {
+    if constexpr (kIsKMajor) {
+      LoadMatrices(fragment, smem + Place(outer + lane % 16, 2 * product + lane / 16));
+    } else if constexpr (!kByElements) {
+      const int k = 16 * product + lane % 8 + lane / 16 * 8;
+      LoadMatricesTransposed(fragment, smem + ElementPlace(outer + lane / 8 % 2 * 8, k));
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int k = 8 * product + lane % 4 + i / 2 * 4;
+        const char* from = smem + ElementPlace(outer + lane / 4 + i % 2 * 8, k);
+        fragment[i] = *reinterpret_cast<const uint32_t*>(from);
+      }
+    }
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+      for (uint32_t& x : fragment) {
+        x = RoundToTf32(x);
+      }
+    }
+  }
+
+ private:
+  static constexpr bool kIsKMajor = kMajor == Major::kK;
+  static constexpr int kChunkElements = kChunkBytes / static_cast<int>(sizeof(T));
+
+  // Of Major::kMN: where along outer the elements of a row begin.
+  static __device__ __forceinline__ int Block(int row) { return row / kDepth * kDepth; }
+
+  static __device__ __forceinline__ int Place(int row, int chunk) {
+    return row * kTileRowBytes + (chunk ^ row % 8) * kChunkBytes;
+  }
+
+  // Of Major::kMN.
+  static __device__ __forceinline__ int ElementPlace(int outer, int k) {
+    const int within = outer % kDepth;
+    return Place(Block(outer) + k, within / kChunkElements) +
+           within % kChunkElements * static_cast<int>(sizeof(T));
+  }
+
+  const T* const data_;
+  const int64_t row_stride_;
+  const int first_;
+  const int outer_size_;
+  const int k_size_;
+};
+
+}  // namespace jaxgemm
