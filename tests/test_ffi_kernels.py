@@ -17,31 +17,14 @@ from jaxgemm.kernel import Kernel
 from jaxgemm.policy import Policy
 from jaxgemm.tuning import cache, cost
 from tests import kernel_answers
-from tests.kernel_cases import EXTRAS, SMALL_CASES, KernelCase
+from tests.kernel_cases import EXTRAS, ODD_CASES, SMALL_CASES, KernelCase
 
 _H200 = device.named("h200")
-# Sizes, strides and activations that kernels with wider loads decline.
-_ODD_CASES = {
-    "odd": KernelCase(m=131, n=67, k=37, extras=EXTRAS, activation="relu2", save=True),
-    "odd_transposed": KernelCase(m=67, n=131, k=53, layout="TT", extras=EXTRAS),
-    "odd_batch": KernelCase(
-        m=33, n=17, k=19, layout="TN", batch=((3, "a b c d"), (2, "b d")), extras=("c",)
-    ),
-    "one_element": KernelCase(m=1, n=1, k=1),
-    "empty_k": KernelCase(k=0, extras=("c", "bias"), activation="sigmoid"),
-    "empty_m": KernelCase(m=0),
-    "empty_batch": KernelCase(m=8, n=8, batch=((0, "a d"),)),
-    "gelu_exact_odd": KernelCase(m=65, n=63, k=31, activation="gelu_exact", layout="NT"),
-    "four_batch_axes": KernelCase(
-        m=5, n=6, k=7, batch=((2, "a d"), (3, "b d"), (2, "bias d"), (2, "a b d")), extras=("bias",)
-    ),
-    "large_tiles": KernelCase(m=384, n=520, k=100, extras=("bias",)),
-}
 
 
 def _cases() -> dict[str, KernelCase]:
     """All cases that some kernel here may take, and each in float32."""
-    known = {**SMALL_CASES, **_ODD_CASES}
+    known = {**SMALL_CASES, **ODD_CASES}
     in_float32 = {
         f"{name}-float32": dataclasses.replace(case, dtype="float32", out="float32", dtypes=())
         for name, case in known.items()

@@ -10,10 +10,11 @@ import jax
 from absl import app, flags
 
 from jaxgemm import device, registry
-from tests.kernel_cases import SMALL_CASES
+from tests.kernel_cases import ODD_CASES, SMALL_CASES
 
+_KNOWN = {**SMALL_CASES, **ODD_CASES}
 _CASES = flags.DEFINE_list(
-    "cases", ["all_tails", "one_row", "batch_of_epilogue"], "names in kernel_cases.SMALL_CASES"
+    "cases", ["all_tails", "one_row", "batch_of_epilogue", "odd"], "names in kernel_cases.py"
 )
 _CONFIGS = flags.DEFINE_integer("configs", 2, "how many configs of each, from both ends")
 
@@ -25,7 +26,7 @@ def main(argv: list[str]) -> None:
     # The last one is the XLA reference.
     for kernel in registry.kernels()[:-1]:
         for name in _CASES.value:
-            case = SMALL_CASES[name]
+            case = _KNOWN[name]
             problem = case.problem()
             if kernel.why_not(problem, target):
                 continue
