@@ -14,8 +14,10 @@ def workspace_bytes(problem: Problem) -> int:
         return 0
     num_bytes = 0
     for name in ("a", "b"):
-        *rows, columns = problem.shape(name)
-        row_bytes = columns * problem.dtype(name).itemsize
-        if row_bytes % _ROW_BYTES:
-            num_bytes += math.prod(rows) * (row_bytes // _ROW_BYTES + 1) * _ROW_BYTES
+        *leading, columns = problem.shape(name)
+        num_rows, row_bytes = math.prod(leading), columns * problem.dtype(name).itemsize
+        # XLA's buffers begin at multiples of 16 bytes, and so do slices of them made of rows; but a
+        # single row can be a slice of a vector that begins anywhere.
+        if row_bytes % _ROW_BYTES or num_rows == 1:
+            num_bytes += num_rows * math.ceil(row_bytes / _ROW_BYTES) * _ROW_BYTES
     return num_bytes
