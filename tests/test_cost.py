@@ -71,9 +71,7 @@ def test_choice_without_tuning_is_within_a_tenth_of_the_best_measured(
 
 
 def test_estimates_are_near_what_was_measured():
-    ratios = [
-        math.log(_estimate(x.problem, x.config).time_us / x.time_us) for x in _measurements()
-    ]
+    ratios = [math.log(_estimate(x.problem, x.config).time_us / x.time_us) for x in _measurements()]
     # Cards of one kind differ in the clock that their power limit allows.
     card = float(np.median(ratios))
     assert abs(card) < 0.08
