@@ -67,6 +67,15 @@ def test_tune_finds_the_fastest_and_plans_use_it(clock: Clock, home: Path) -> No
     assert "fake.one 256x64x64" in text
     assert "NT bfloat16" in text
     assert f"saved    {found.path}" in text
+    assert row.regret == 1.0
+    assert "take 0.0 % longer than the best" in text
+    # Had the model preferred one that takes 30 ms instead of 20:
+    misled = dataclasses.replace(row.candidates[2], estimate_us=0.0)
+    row = dataclasses.replace(row, candidates=(row.candidates[0], misled))
+    text = str(dataclasses.replace(found, rows=(row,)))
+    assert row.regret == pytest.approx(1.5)
+    assert "x1.500" in text
+    assert "take 50.0 % longer than the best that were tried, in geometric mean over 1" in text
     # The reference took no time on this clock.
     assert row.reference.times.median_us == 0
 

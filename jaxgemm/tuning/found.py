@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,14 @@ class Tuned:
         """What the cost model alone would have chosen, of those that have a time."""
         timed = [c for c in self.candidates if c.times is not None]
         return min(timed, key=lambda c: c.estimate_us, default=None)
+
+    @property
+    def regret(self) -> float | None:
+        """What the cost model's choice takes, over the best; None if nothing has a time."""
+        best, untuned = self.best, self.untuned
+        if best is None or untuned is None or best.times is None or untuned.times is None:
+            return None
+        return untuned.times.median_us / best.times.median_us
 
     @property
     def faults(self) -> tuple[Candidate, ...]:
@@ -131,6 +140,13 @@ class Tuning:
         cells = [("us", "vs reference", "vs untuned", "tried", "faults", "best", "problem")]
         cells += [_cells(row) for row in self.rows]
         lines = [cost.columns(cells)]
+        regrets = [row.regret for row in self.rows if row.regret is not None]
+        if regrets:
+            percent = 100 * (statistics.geometric_mean(regrets) - 1)
+            lines.append(
+                f"untuned  the cost model's choices take {percent:.1f} % longer than the best that"
+                f" were tried, in geometric mean over {len(regrets)} problems"
+            )
         lines += [
             f"fault    {c.name} for {row.problem}: {c.fault}"
             for row in self.rows
@@ -142,13 +158,11 @@ class Tuning:
 
 
 def _cells(row: Tuned) -> tuple[str, ...]:
-    best, untuned = row.best, row.untuned
+    best = row.best
     counts = (str(len(row.candidates)), str(len(row.faults)))
     if best is None or best.times is None:
         return ("-", "-", "-", *counts, "none", str(row.problem))
     us = best.times.median_us
-    ratios = [
-        "-" if other is None or other.times is None else f"x{other.times.median_us / us:.3f}"
-        for other in (row.reference, untuned)
-    ]
-    return (f"{us:.2f}", *ratios, *counts, best.name, str(row.problem))
+    reference = "-" if row.reference.times is None else f"x{row.reference.times.median_us / us:.3f}"
+    untuned = "-" if row.regret is None else f"x{row.regret:.3f}"
+    return (f"{us:.2f}", reference, untuned, *counts, best.name, str(row.problem))
