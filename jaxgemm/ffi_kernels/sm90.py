@@ -54,8 +54,7 @@ class Config:
 
 
 def _why_not_auto() -> str | None:
-    unproven = "this form has not been tested on a GPU yet, so it runs only where it is named"
-    return library.why_not_built() or unproven
+    return "this form has not been tested on a GPU yet: `auto` leaves it to those who name it"
 
 
 def _why_not(problem: Problem, device: Device) -> str | None:
