@@ -1,17 +1,29 @@
-"""The float64 answer of a dense `Problem`, label by label, and the check against it."""
+"""The float64 answer of a dense or gated `Problem`, label by label, and checks against it.
 
+The bound is that of oracle.py. Two of its terms depend on the kernel, so callers give them:
+`u_mul`, the unit roundoff with which operands are multiplied (0: as stored), and `u_curved`, that
+of a curved activation (0 asks for one that is as good as its pre-activation).
+"""
+
+import dataclasses
 import math
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxgemm import device
+from jaxgemm.kernel import Kernel
 from jaxgemm.problem import Problem
 from tests import oracle
 
 
-def answers(problem: Problem, arrays: dict[str, jax.Array]) -> dict[str, oracle.Answer]:
-    """The answer of every output, with all labels of d; operands are multiplied as stored."""
+def answers(
+    problem: Problem, arrays: dict[str, jax.Array], *, u_mul: float = 0.0, u_curved: float = 0.0
+) -> dict[str, oracle.Answer]:
+    """The answer of every output, with all labels of d."""
+    if problem.spec.gated:
+        return _gated_answers(problem, arrays, u_mul, u_curved)
     spec = problem.spec
     labels = spec.labels("d")
 
@@ -31,12 +43,12 @@ def answers(problem: Problem, arrays: dict[str, jax.Array]) -> dict[str, oracle.
     if problem.has("bias"):
         z, size = z + get("bias"), size + abs(get("bias"))
     z = np.broadcast_to(z, problem.shape("d"))
-    slack = np.broadcast_to(4 * math.sqrt(max(1, problem.k)) * 2.0**-24 * size, z.shape)
+    units = 4 * math.sqrt(max(1, problem.k)) * 2.0**-24 + 2 * u_mul
+    slack = np.broadcast_to(units * size, z.shape)
     d = oracle.ACTIVATIONS[spec.activation][0](z)
     slope = oracle.slope(spec.activation, z[np.isfinite(z)])
-    # As in oracle.py: exp and tanh are good to two units in the last place.
     curved = spec.activation not in (None, "relu", "relu2")
-    d_slack = slope * slack + (4 * 2.0**-24 * np.abs(d) if curved else 0.0)
+    d_slack = slope * slack + (u_curved * np.abs(d) if curved else 0.0)
     found = {
         "d": oracle.Answer(d, d_slack, z, slack),
         "z": oracle.Answer(z, slack, z, slack),
@@ -44,7 +56,42 @@ def answers(problem: Problem, arrays: dict[str, jax.Array]) -> dict[str, oracle.
     return {name: found[name] for name in spec.outputs}
 
 
-def check(problem: Problem, arrays: dict[str, jax.Array], outputs: tuple[Any, ...]) -> None:
-    """Raises unless every output is as near to its answer as its dtypes allow."""
-    for (name, answer), output in zip(answers(problem, arrays).items(), outputs, strict=True):
+def _gated_answers(
+    problem: Problem, arrays: dict[str, jax.Array], u_mul: float, u_curved: float
+) -> dict[str, oracle.Answer]:
+    """act(z) · z_up, from the answers of the two products."""
+    spec = problem.spec.replace(save_preactivation=True)
+    saved = []
+    for weight in ("b", "b_up"):
+        product = dataclasses.replace(problem, spec=spec.for_weight(weight))
+        operands = {**arrays, "b": arrays[weight]}
+        saved.append(answers(product, operands, u_mul=u_mul, u_curved=u_curved))
+    gate, z, up = saved[0]["d"], saved[0]["z"], saved[1]["z"]
+    slack = abs(gate.value) * up.slack + gate.slack * (abs(up.value) + up.slack)
+    slack = slack + 4 * 2.0**-24 * abs(gate.value * up.value)
+    found = {"d": oracle.Answer(gate.value * up.value, slack, z.z, z.slack), "z": z, "z_up": up}
+    return {name: found[name] for name in problem.spec.outputs}
+
+
+def check(
+    problem: Problem, arrays: dict[str, jax.Array], outputs: tuple[Any, ...], **roundoffs: float
+) -> None:
+    """Raises unless every output is as near to its answer as its dtypes and roundoffs allow."""
+    found = answers(problem, arrays, **roundoffs)
+    for (name, answer), output in zip(found.items(), outputs, strict=True):
         oracle.check(output, answer, problem.dtype(name))
+
+
+def check_every_config(
+    kernel: Kernel, problem: Problem, arrays: dict[str, jax.Array], **roundoffs: float
+) -> None:
+    """Runs every config on the device that is there: all are right, and all give the same bits."""
+    first = None
+    for config in kernel.configs(problem, device.current()):
+        outputs = jax.jit(lambda x, c=config: kernel.run(problem, c, x))(arrays)
+        check(problem, arrays, outputs, **roundoffs)
+        # Every tile shape sums k in the same order. As bytes, NaN equals itself.
+        bits = [np.asarray(x).view(np.uint8) for x in outputs]
+        first = first or bits
+        for x, y in zip(bits, first, strict=True):
+            np.testing.assert_array_equal(x, y, err_msg=str(config))

@@ -8,15 +8,14 @@ from typing import Any
 
 import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
-import numpy as np
 import pytest
 from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interpreter
 
-from jaxgemm import device
+from jaxgemm import device, dtypes
 from jaxgemm.kernel import Config, Kernel
 from jaxgemm.problem import Problem
 from pallas_kernels import KERNELS
-from tests import oracle
+from tests import kernel_answers
 from tests.kernel_cases import EXTRAS, SMALL_CASES, KernelCase
 
 _HOPPER = device.named("h200")
@@ -24,63 +23,9 @@ _HOPPER = device.named("h200")
 _TWO_SMS = dataclasses.replace(_HOPPER, num_sms=2)
 
 
-def _units(problem: Problem) -> float:
-    """4 √K u_acc + 2 u_mul, as in the oracle: float32 is multiplied as TF32."""
-    u_mul = 2.0**-11 if problem.dtype("a").name == "float32" else 0.0
-    return 4 * math.sqrt(problem.k) * 2.0**-24 + 2 * u_mul
-
-
-def _answers(problem: Problem, arrays: dict[str, jax.Array]) -> dict[str, oracle.Answer]:
-    """The float64 answer of every output, with all labels of d."""
-    if problem.spec.gated:
-        return _gated_answers(problem, arrays)
-    spec = problem.spec
-    labels = spec.labels("d")
-
-    def get(name: str, target: tuple[str, ...] = labels) -> np.ndarray:
-        own, x = spec.labels(name), oracle.f64(arrays[name])
-        x = x.transpose(sorted(range(x.ndim), key=lambda axis: target.index(own[axis])))
-        return np.expand_dims(x, tuple(i for i, label in enumerate(target) if label not in own))
-
-    a, b = get("a", (*labels[:-1], "k")), get("b", (*labels[:-2], "k", "n"))
-    z, size = a @ b, abs(a) @ abs(b)
-    if problem.has("alpha"):
-        z, size = get("alpha") * z, abs(get("alpha")) * size
-    if problem.has("c"):
-        beta = get("beta") if problem.has("beta") else np.ones(())
-        c = np.where(beta == 0, 0, beta * get("c"))
-        z, size = z + c, size + abs(c)
-    if problem.has("bias"):
-        z, size = z + get("bias"), size + abs(get("bias"))
-    z = np.broadcast_to(z, problem.shape("d"))
-    slack = np.broadcast_to(_units(problem) * size, z.shape)
-    d = oracle.ACTIVATIONS[spec.activation][0](z)
-    slope = oracle.slope(spec.activation, z[np.isfinite(z)])
-    answers = {
-        "d": oracle.Answer(d, slope * slack, z, slack),
-        "z": oracle.Answer(z, slack, z, slack),
-    }
-    return {name: answers[name] for name in spec.outputs}
-
-
-def _gated_answers(problem: Problem, arrays: dict[str, jax.Array]) -> dict[str, oracle.Answer]:
-    """act(z) · z_up, from the answers of the two products."""
-    spec = problem.spec.replace(save_preactivation=True)
-    saved = []
-    for weight in ("b", "b_up"):
-        product = dataclasses.replace(problem, spec=spec.for_weight(weight))
-        saved.append(_answers(product, {**arrays, "b": arrays[weight]}))
-    gate, z, up = saved[0]["d"], saved[0]["z"], saved[1]["z"]
-    slack = abs(gate.value) * up.slack + gate.slack * (abs(up.value) + up.slack)
-    slack = slack + 4 * 2.0**-24 * abs(gate.value * up.value)
-    answers = {"d": oracle.Answer(gate.value * up.value, slack, z.z, z.slack), "z": z, "z_up": up}
-    return {name: answers[name] for name in problem.spec.outputs}
-
-
-def _check(problem: Problem, arrays: dict[str, jax.Array], outputs: tuple[Any, ...]) -> None:
-    answers = _answers(problem, arrays)
-    for (name, answer), output in zip(answers.items(), outputs, strict=True):
-        oracle.check(output, answer, problem.dtype(name))
+def _roundoffs(problem: Problem) -> dict[str, float]:
+    """Float32 is multiplied as TF32."""
+    return {"u_mul": dtypes.TF32_UNIT_ROUNDOFF} if problem.dtype("a").name == "float32" else {}
 
 
 def _interpret(kernel: Kernel, case: KernelCase, config: Config) -> None:
@@ -94,7 +39,7 @@ def _interpret(kernel: Kernel, case: KernelCase, config: Config) -> None:
         outputs = jax.jit(lambda x: kernel.run(problem, config, x))(arrays)
         jax.block_until_ready(outputs)
     assert not interpreter.get_races().races_found
-    _check(problem, arrays, outputs)
+    kernel_answers.check(problem, arrays, outputs, **_roundoffs(problem))
 
 
 def _accepted() -> list[Any]:
@@ -236,13 +181,4 @@ def test_every_config_is_right_on_a_gpu_with_the_same_bits(
     problem = case.problem()
     if reason := kernel.why_not(problem, target):
         pytest.skip(f"{target.name}: {reason}")
-    arrays = case.arrays()
-    first = None
-    for config in kernel.configs(problem, target):
-        outputs = jax.jit(lambda x, c=config: kernel.run(problem, c, x))(arrays)
-        _check(problem, arrays, outputs)
-        # Every tile shape sums k in the same order. As bytes, NaN equals itself.
-        bits = [np.asarray(x).view(np.uint8) for x in outputs]
-        first = first or bits
-        for x, y in zip(bits, first, strict=True):
-            np.testing.assert_array_equal(x, y, err_msg=str(config))
+    kernel_answers.check_every_config(kernel, problem, case.arrays(), **_roundoffs(problem))

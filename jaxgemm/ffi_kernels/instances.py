@@ -56,6 +56,33 @@ class Instance:
         return arch in self.archs
 
 
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The choice of an instance, by a kernel that launches one tile a CTA.
+
+    Attributes:
+      instance: its name.
+      cta_tile: rows, columns and contraction depth of one step.
+      stages: how many steps of operands are in flight.
+      smem_bytes: shared memory of one CTA.
+    """
+
+    instance: str
+    cta_tile: tuple[int, int, int]
+    stages: int
+    smem_bytes: int
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs that share operand loads."""
+        return 1
+
+    @property
+    def split_k(self) -> int:
+        """CTAs that share one tile's contraction."""
+        return 1
+
+
 def source_folder() -> Path | None:
     """The folder of the C++ sources, None where they are missing."""
     return next((path for path in _SOURCE_FOLDERS if (path / "instances.json").exists()), None)

@@ -1,7 +1,5 @@
 """Tensor Cores as on Ampere: bfloat16 and float16, and float32 in TF32, with mma.sync."""
 
-import dataclasses
-
 import jax
 
 from jaxgemm.device import Device
@@ -11,33 +9,6 @@ from jaxgemm.problem import Problem
 
 _NAME = "cuda.mma_sync"
 _CAPABILITIES = (8, 0), (12, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """The choice of a compiled instance.
-
-    Attributes:
-      instance: its name in ffi/instances.json.
-      cta_tile: rows, columns and contraction depth of one step.
-      stages: how many steps of operands are in shared memory; one less is in flight.
-      smem_bytes: shared memory of one CTA.
-    """
-
-    instance: str
-    cta_tile: tuple[int, int, int]
-    stages: int
-    smem_bytes: int
-
-    @property
-    def cluster_size(self) -> int:
-        """CTAs that share operand loads."""
-        return 1
-
-    @property
-    def split_k(self) -> int:
-        """CTAs that share one tile's contraction."""
-        return 1
 
 
 def _why_not(problem: Problem, device: Device) -> str | None:
@@ -55,16 +26,16 @@ def _why_not_precision(problem: Problem) -> str | None:
     return None
 
 
-def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
+def _configs(problem: Problem, device: Device) -> tuple[instances.Config, ...]:
     dtype = problem.dtype("a").name
     return tuple(
-        Config(row.name, row.cta_tile, row.stages, row.smem_bytes)
+        instances.Config(row.name, row.cta_tile, row.stages, row.smem_bytes)
         for row in instances.of_kernel(_NAME)
         if row.dtype == dtype and row.smem_bytes <= device.smem_bytes
     )
 
 
-def _run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array, ...]:
+def _run(problem: Problem, config: instances.Config, operands: Operands) -> tuple[jax.Array, ...]:
     num_bytes = realign.workspace_bytes(problem)
     return call.run(problem, _NAME, config.instance, operands, workspace_bytes=num_bytes)
 

@@ -20,32 +20,14 @@ _CAPABILITIES = (8, 0), (12, 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """The choice of a compiled instance.
+class Config(instances.Config):
+    """The choice of an instance.
 
     Attributes:
-      instance: its name in ffi/instances.json.
-      cta_tile: rows, columns and contraction depth of one step.
-      stages: how many steps of operands are in flight.
-      smem_bytes: shared memory of one CTA.
       mma_family: "", as in `Device.tflops`: it multiplies without Tensor Cores.
     """
 
-    instance: str
-    cta_tile: tuple[int, int, int]
-    stages: int
-    smem_bytes: int
     mma_family: str = ""
-
-    @property
-    def cluster_size(self) -> int:
-        """CTAs that share operand loads."""
-        return 1
-
-    @property
-    def split_k(self) -> int:
-        """CTAs that share one tile's contraction."""
-        return 1
 
 
 def _why_not(kernel: str, problem: Problem, device: Device) -> str | None:

@@ -23,7 +23,7 @@ _MAX_ACCUMULATORS, _MAX_PLAIN_ACCUMULATORS = 128, 192
 _STRIP_WIDTH = 8
 # Bytes along k of one stage, for operands of which a row is one swizzle atom.
 _TILE_K_BYTES = 128
-# One stage of five may go for slots; of four, loads came late (strips.jsonl, see below).
+# One stage of six may go for slots; with one of four gone, loads came late (strips.jsonl).
 _MIN_STAGES, _ENOUGH_STAGES, _MAX_STAGES = 2, 5, 8
 # Operands of one matrix of d that stay in the L2 cache whatever the order of tiles: a part of it.
 _L2_PART = 3
