@@ -1,7 +1,6 @@
 """Kernels that are not real and products without arrays, for the tests of dispatch."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,20 +15,10 @@ from jaxgemm.kernel import Kernel, Operands
 from jaxgemm.primitive import gemm_p
 from jaxgemm.problem import Problem
 from jaxgemm.spec import GemmSpec
+from tests.tuning_fakes import Config
 
 REFERENCE = reference.KERNEL
 REFUSED = "accepts it, but the policy is strict: only kernels may answer"
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """A config that says of itself what a test wants."""
-
-    cta_tile: tuple[int, int, int] = (128, 128, 64)
-    stages: int = 4
-    cluster_size: int = 1
-    split_k: int = 1
-    smem_bytes: int = 1000
 
 
 def fake_kernel(
