@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -221,25 +221,28 @@ def implementations() -> dict[str, Implementation]:
     return {implementation.name: implementation for implementation in found}
 
 
-def select(names: list[str]) -> list[Implementation]:
+def select(
+    names: list[str], among: Mapping[str, Implementation] | None = None
+) -> list[Implementation]:
     """Those whose name is one of these or begins with it; "all" leaves out single kernels.
 
     Raises:
       ValueError: nothing has such a name.
     """
+    among = implementations() if among is None else among
     kernels = {kernel.name for kernel in registry.kernels()}
     chosen = {}
     for wanted in names:
         matches = [
             implementation
-            for name, implementation in implementations().items()
+            for name, implementation in among.items()
             if (wanted == "all" and name not in kernels)
             or (wanted == "kernels" and name in kernels)
             or name == wanted
             or name.startswith((f"{wanted}.", f"{wanted}["))
         ]
         if not matches:
-            known = sorted({"all", "kernels", *implementations()})
+            known = sorted({"all", "kernels", *among})
             raise ValueError(f"--backends: {wanted!r} is unknown; it should be one of {known}")
         chosen |= {match.name: match for match in matches}
     return list(chosen.values())

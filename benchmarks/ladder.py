@@ -1,30 +1,139 @@
-"""Puts every registered kernel side by side on one product, with what XLA makes of it.
+"""Climbs the ladder of docs/ladder.md: one product by every form of every rung, next to XLA's.
 
-    python -m benchmarks.ladder --m=4096
-    python -m benchmarks.ladder --m=4096 --dtype=float32
+    python -m benchmarks.ladder --out=benchmarks/results/nvidia_h200/ladder.jsonl
+    python -m benchmarks.ladder --counters --out=benchmarks/results/nvidia_h200/ladder.jsonl
 
-A kernel that declines says why.
+The rungs up to warp tiles multiply float32 without rounding, the others bfloat16. With --counters
+the fastest form of each rung then runs once more under ncu, for the bytes that really moved. The
+forms of `cuda.mma_sync` are its pipeline with one to five stages.
 """
 
+import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from absl import app
+from absl import app, flags
 
-from benchmarks import command, gemm
-from benchmarks.runner import Runner
+from benchmarks import cases, command, implementations, ncu, records, rungs
+from benchmarks.manifest import Row
+from benchmarks.records import Record
+from benchmarks.runner import Runner, blank
+from benchmarks.variants import Implementation, Variant, compiled
+from jaxgemm import device, registry
+from jaxgemm.ffi_kernels.instances import Instance
+from jaxgemm.kernel import Kernel
+
+_SIZE = flags.DEFINE_integer("size", 4096, "m, n and k")
+_COUNTERS = flags.DEFINE_bool("counters", False, "count bytes with ncu, too")
+
+
+def _rows() -> list[Row]:
+    """The product in each dtype of the ladder."""
+    size = _SIZE.value
+    return [
+        Row(
+            f"ladder_{size}_{dtype}",
+            *(size, size, size),
+            suites="ladder",
+            a_dtype=dtype,
+            b_dtype=dtype,
+            out_dtype=dtype,
+            source="docs/ladder.md",
+        )
+        for dtype in dict.fromkeys(rungs.RUNGS.values())
+    ]
+
+
+def _form(kernel: Kernel, row: Instance) -> Implementation:
+    """One instance of a rung."""
+
+    def why_not(case: cases.Case, mode: str) -> str | None:
+        if case.row.a_dtype != row.dtype:
+            return f"a is {case.row.a_dtype}: this form multiplies {row.dtype}"
+        return kernel.why_not(case.problem, device.current())
+
+    def variants(case: cases.Case, mode: str, sample: cases.Operands) -> Iterator[Variant]:
+        for config in kernel.configs(case.problem, device.current()):
+            if config.instance != row.name:
+                continue
+            run = lambda x, c=config: kernel.run(case.problem, c, x)[0]  # noqa: E731
+            variant = compiled(run, case, mode, sample, config=str(config))
+            asked = rungs.asked_bytes(case.problem, config)
+            yield dataclasses.replace(variant, predicted_l2_bytes=asked)
+
+    return Implementation(row.name, why_not, variants, stepwise=False)
+
+
+def climbed() -> dict[str, Implementation]:
+    """Every form of every rung, and what they are held against, by name."""
+    kernels = {kernel.name: kernel for kernel in registry.kernels()}
+    forms = [_form(kernels[row.kernel], row) for row in rungs.compiled()]
+    references = [
+        known
+        for name, known in implementations.implementations().items()
+        if name.split("[")[0] in rungs.REFERENCES and not name.endswith(("[tf32]", "[f32acc]"))
+    ]
+    return {known.name: known for known in (*forms, *references)}
+
+
+def _measured(rows: Sequence[Row], runner: Runner) -> Iterator[tuple[str, Iterable[Record]]]:
+    """Times of all rows, each followed by its counters if they are wanted."""
+    for row, (name, found) in zip(rows, runner.run(rows), strict=False):
+        timed = [record for record in found if _belongs(record)]
+        yield name, timed
+        if _COUNTERS.value:
+            ok = [record for record in timed if record.status == "ok"]
+            yield f"{name}, counters", (_counted(row, record) for record in rungs.fastest(ok))
+
+
+def _belongs(record: Record) -> bool:
+    """Whether it is of the dtype in which its kernel is a rung."""
+    form = rungs.instance_of(record)
+    return form is None or form.dtype == record.a_dtype
+
+
+def _counted(row: Row, timed: Record) -> Record:
+    empty = dataclasses.replace(
+        blank(row, "forward", "burst", command.tags()),
+        impl=timed.impl,
+        config=timed.config,
+        predicted_l2_bytes=timed.predicted_l2_bytes,
+    )
+    try:
+        counted = ncu.counted("benchmarks.ladder", f"{row.name} {timed.impl}")
+    except Exception as error:
+        return records.failed(empty, error)
+    moved = cases.of(row).total_bytes("forward")
+    return dataclasses.replace(empty, status="counted", predicted_dram_bytes=moved, **counted)
+
+
+def _run_child(wanted: str) -> None:
+    """Runs one implementation of one row under ncu."""
+    name, impl = wanted.split()
+    case = cases.of(next(row for row in _rows() if row.name == name))
+    sets = case.inputs("forward")
+    variant: Any = next(iter(climbed()[impl].variants(case, "forward", sets[0])))
+    ncu.look_at(variant.call, [variant.prepare(x) for x in sets])
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures the rows of the flags of `benchmarks.gemm`, which see."""
+    """Climbs once."""
     if len(argv) > 1:
         raise app.UsageError(f"{argv[1:]} should be flags")
+    if (wanted := ncu.child()) is not None:
+        _run_child(wanted)
+        return
+    if _COUNTERS.value and (reason := ncu.why_not()):
+        raise app.UsageError(reason)
+    known = climbed()
     try:
-        rows = gemm.rows()
-        runner = Runner(command.options(backends=("jnp.dot", "xla.best", *command.kernels())))
+        runner = Runner(command.options(backends=tuple(known)), known)
     except ValueError as error:
         raise app.UsageError(str(error)) from None
-    sys.exit(command.collect(len(rows), runner.run(rows)))
+    rows = [row for row in _rows() if command.matches(row.name)]
+    total = len(rows) * (2 if _COUNTERS.value else 1)
+    sys.exit(command.collect(total, _measured(rows, runner)))
 
 
 if __name__ == "__main__":

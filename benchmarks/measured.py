@@ -33,10 +33,12 @@ class Results:
     Attributes:
       name: the folder, such as "nvidia_h200".
       found: they.
+      counted: records with counters instead of a time, in the same way.
     """
 
     name: str
     found: tuple[Record, ...]
+    counted: tuple[Record, ...] = ()
 
     def of_suite(self, suite: str, regime: str = "burst") -> dict[str, list[Record]]:
         """row → its records, in the order of the manifest, then those that it does not list."""
@@ -79,7 +81,13 @@ def load(folder: pathlib.Path) -> Results:
     paths = [p for p in sorted(folder.glob("*.jsonl")) if not p.with_suffix(".meta.json").exists()]
     for path in paths:
         for record in records.read(path):
-            key = (record.row, record.impl, record.mode, record.regime)
-            if record.status == "ok" and (key not in latest or latest[key].time <= record.time):
+            if record.status not in ("ok", "counted"):
+                continue
+            key = (record.status, record.row, record.impl, record.mode, record.regime)
+            if key not in latest or latest[key].time <= record.time:
                 latest[key] = record
-    return Results(folder.name, tuple(latest.values()))
+    found, counted = (
+        tuple(record for record in latest.values() if record.status == status)
+        for status in ("ok", "counted")
+    )
+    return Results(folder.name, found, counted)

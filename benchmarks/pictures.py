@@ -5,105 +5,23 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import plotting
+from benchmarks import groups, plotting, rooflines
 from benchmarks.measured import SHORT, Results
 from benchmarks.records import Record
 from jaxgemm.tuning.times import TIE
 
-# Families with a picture of their own.
-_SWEEPS = ("sweep", "grouped_sweep", "sawtooth", "waves")
-_HALF = ("bfloat16", "float16")
-
-
-def roofline(found: Results) -> Any | None:
-    """Every product of 16-bit operands between the measured bandwidth and the fastest product."""
-    rows = [
-        r
-        for r in found.found
-        if r.impl == "jaxgemm"
-        and r.regime == "burst"
-        and r.mode == "forward"
-        and r.a_dtype in _HALF
-        and r.suite not in _SWEEPS
-        and r.tflops
-        and r.gbps
-    ]
-    peak = found.peak_tflops(_HALF)
-    bandwidth = found.bandwidth_gbps()
-    if not rows or peak is None or bandwidth is None:
-        return None
-    figure, axes = plotting.pyplot().subplots(figsize=(7, 4.6), layout="constrained")
-    intensities = [1e3 * (r.tflops or 0) / (r.gbps or 1) for r in rows]
-    ridge = 1e3 * peak / bandwidth
-    low, high = min(*intensities, ridge) / 2, max(*intensities, ridge) * 2
-    axes.plot([low, ridge, high], [low * bandwidth / 1e3, peak, peak], color="black")
-    axes.annotate(
-        f"fastest product {peak:.0f} TFLOP/s",
-        (high, peak),
-        xytext=(0, 5),
-        textcoords="offset points",
-        ha="right",
-        fontsize=9,
-    )
-    # Beside the line, a third of the way up in the logarithm.
-    at = low * (ridge / low) ** 0.45
-    axes.annotate(
-        f"bandwidth {bandwidth:.0f} GB/s",
-        (at, at * bandwidth / 1e3),
-        xytext=(10, -12),
-        textcoords="offset points",
-        ha="left",
-        fontsize=9,
-    )
-    axes.axvline(ridge, color="#999999", linewidth=0.8, linestyle=":")
-    axes.annotate(
-        f"ridge {ridge:.0f}",
-        (ridge, 0),
-        xycoords=("data", "axes fraction"),
-        xytext=(3, 4),
-        textcoords="offset points",
-        fontsize=8.5,
-        color="#555555",
-    )
-    families = sorted({r.suite for r in rows})
-    for index, family in enumerate(families):
-        points = [
-            (x, r.tflops) for x, r in zip(intensities, rows, strict=True) if r.suite == family
-        ]
-        axes.scatter(
-            *zip(*points, strict=True),
-            s=30,
-            color=plotting.COLOURS[index % len(plotting.COLOURS)],
-            marker=plotting.MARKERS[index % len(plotting.MARKERS)],
-            edgecolor="white",
-            linewidth=0.5,
-            label=family,
-            zorder=3,
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(low, high)
-    axes.set_ylim(min(r.tflops or peak for r in rows) / 1.7, peak * 1.8)
-    axes.set_xlabel("arithmetic intensity, flop per byte that must be moved")
-    axes.set_ylabel("TFLOP/s")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")
-        # Labels between powers of ten where there are few of these.
-        wide = axis is axes.xaxis or min(r.tflops or 1.0 for r in rows) < peak / 30
-        axis.set_minor_formatter("" if wide else "{x:g}")
-    plotting.legend(figure, [axes])
-    plotting.title(axes, "Roofline: jaxgemm, 16-bit operands, forward", rows)
-    return figure
+# From this ratio of the largest size to the smallest on, an axis is logarithmic.
+_WIDE = 16
 
 
 def speedup(found: Results) -> Any | None:
     """The ratio to the baseline with its interval, sorted within each family without groups."""
-    return _speedup_figure(found, lambda r: not r.groups and r.suite not in _SWEEPS)
+    return _speedup_figure(found, lambda r: not r.groups and r.suite not in rooflines.SWEEPS)
 
 
 def speedup_grouped(found: Results) -> Any | None:
     """The same for grouped products, whose ratios are of another size."""
-    return _speedup_figure(found, lambda r: r.groups > 0 and r.suite not in _SWEEPS)
+    return _speedup_figure(found, lambda r: r.groups > 0 and r.suite not in rooflines.SWEEPS)
 
 
 def _speedup_figure(found: Results, wanted: Callable[[Record], bool]) -> Any | None:
@@ -243,6 +161,9 @@ def _over_m(
     figure, panels = plotting.panels(len(sweeps))
     for axes, some in zip(panels, sweeps, strict=True):
         plotting.lines(axes, plotting.series(some, lambda r: r.m, y))
+        sizes = sorted({r.m for r in some})
+        if sizes[-1] >= _WIDE * sizes[0]:
+            plotting.powers_of_two(axes, sizes, "m")
         axes.set_xlabel("m")
         axes.set_ylabel(label)
         kind = SHORT.get(some[0].a_dtype, some[0].a_dtype)
@@ -279,29 +200,65 @@ def sawtooth(found: Results) -> Any | None:
 
 
 def grouped(found: Results) -> Any | None:
-    """TFLOP/s of grouped products against the number of groups, for each distribution of rows."""
-    sweeps: dict[tuple[Any, ...], list[Record]] = collections.defaultdict(list)
-    for r in found.found:
-        if r.suite == "grouped_sweep" and r.regime == "burst" and r.mode == "forward":
-            sweeps[(r.m, r.n, r.k, r.row.rpartition("_")[2])].append(r)
-    kept = {key: some for key, some in sweeps.items() if len({r.groups for r in some}) >= 2}
-    if not kept:
+    """TFLOP/s of grouped products against the number of groups, and against their skew."""
+    some = [
+        r
+        for r in found.found
+        if r.suite == "grouped_sweep" and r.regime == "burst" and r.mode == "forward"
+    ]
+    drawn = [*_over_groups(some), *_over_skew(some)]
+    if not drawn:
         return None
-    figure, panels = plotting.panels(len(kept))
-    top = max(r.tflops or 0.0 for some in kept.values() for r in some)
-    for axes, ((m, n, k, distribution), some) in zip(panels, kept.items(), strict=True):
-        plotting.lines(axes, plotting.series(some, lambda r: r.groups, lambda r: r.tflops))
+    figure, panels = plotting.panels(len(drawn))
+    top = max(r.tflops or 0.0 for _, members in drawn for r in members)
+    for axes, (what, members) in zip(panels, drawn, strict=True):
+        same_groups = len({r.groups for r in members}) == 1
+        x = _skew if same_groups else lambda r: r.groups
+        plotting.lines(axes, plotting.series(members, x, lambda r: r.tflops))
         axes.set_ylim(0, 1.08 * top)
-        plotting.powers_of_two(axes, sorted({r.groups for r in some}), "groups")
+        label = "rows of the largest group / mean" if same_groups else "groups"
+        largest = max(r.groups for r in members).bit_length()
+        ticks = [2**i for i in range(largest)] if same_groups else sorted({x(r) for r in members})
+        plotting.powers_of_two(axes, ticks, label)
         axes.set_ylabel("TFLOP/s of useful rows")
-        what = f"{m} × {n} × {k}, {distribution}"
-        plotting.title(axes, what, some if axes is panels[0] else ())
+        plotting.title(axes, what, members if axes is panels[0] else ())
     plotting.legend(figure, panels)
     return figure
 
 
+def _over_groups(some: list[Record]) -> list[tuple[str, list[Record]]]:
+    """Title and records of those that differ in the number of groups only."""
+    sweeps: dict[tuple[Any, ...], list[Record]] = collections.defaultdict(list)
+    for r in some:
+        sweeps[r.m, r.n, r.k, r.distribution].append(r)
+    return [
+        (f"{m} × {n} × {k}, {distribution}", members)
+        for (m, n, k, distribution), members in sweeps.items()
+        if len({r.groups for r in members}) >= 2
+    ]
+
+
+def _over_skew(some: list[Record]) -> list[tuple[str, list[Record]]]:
+    """Title and records of those that differ in the skew of their groups only."""
+    sweeps: dict[tuple[Any, ...], list[Record]] = collections.defaultdict(list)
+    for r in some:
+        sweeps[r.m, r.n, r.k, r.groups].append(r)
+    return [
+        (f"{m} × {n} × {k} in {num_groups} groups", members)
+        for (m, n, k, num_groups), members in sweeps.items()
+        if len({_skew(r) for r in members}) >= 3
+    ]
+
+
+def _skew(record: Record) -> float:
+    """Rows of the largest group over the mean: 1 if all are equal, their number if one has all."""
+    sizes = groups.sizes(record.distribution, record.m, record.groups)
+    return float(sizes.max() / max(1e-9, sizes.mean()))
+
+
 PICTURES: dict[str, Callable[[Results], Any | None]] = {
-    "roofline": roofline,
+    "roofline": rooflines.roofline,
+    "ladder": rooflines.ladder,
     "speedup": speedup,
     "speedup_grouped": speedup_grouped,
     "rate_over_m": rate_over_m,

@@ -59,7 +59,10 @@ def lines(axes: Any, series: dict[str, dict[float, float]]) -> None:
         xs = sorted(points)
         ys = [points[x] for x in xs]
         axes.plot(xs, ys, color=colour, marker=marker, linestyle=dash, label=name)
-    axes.set_ylim(bottom=0)
+    # Room for the markers of the highest points.
+    axes.set_ylim(
+        0, 1.08 * max((y for points in series.values() for y in points.values()), default=1)
+    )
 
 
 def series(

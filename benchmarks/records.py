@@ -28,12 +28,14 @@ class Record:
       row: name in the manifest, or of the sweep.
       suite: the row's family.
       m, n, k, batch, groups: sizes.
+      distribution: how rows are dealt to groups.
       trans_a, trans_b: layouts.
       a_dtype, b_dtype, compute_dtype, out_dtype: numpy's names, and "tfloat32".
       epilogue: of the row.
       mode: "forward", "vjp" or "forward_and_vjp".
       regime: "burst" or "sustained".
-      impl: a kernel's registry name, "jaxgemm", "jnp.dot", "xla.best", "torch.mm" …
+      impl: a kernel's registry name, that of a compiled instance, "jaxgemm", "jnp.dot", "xla.best",
+        "torch.mm" …
       config: what the implementation chose, as text.
       status: one of `STATUSES`.
       reason: why there is no time, or why its check says nothing.
@@ -56,10 +58,11 @@ class Record:
       baseline: the implementation that `ratio` refers to.
       max_error_ratio: largest error over its bound; a chain of rounded operations may exceed 1.
       compile_seconds: tracing and compiling.
-      registers, spill_bytes, stack_bytes, smem_bytes: what ptxas said of our kernels.
+      registers, spill_bytes, stack_bytes, smem_bytes: what ptxas said of our kernels, or ncu.
       waves, tail_utilisation: of our kernels, by the cost model.
       dram_bytes, l2_bytes, tensor_percent, occupancy_percent: hardware counters of one call, bytes
         of all its kernels and the busiest one's share of tensor pipe and of warps.
+      sm_percent, l1_percent, l2_percent, dram_percent: how near each came to its limit.
       predicted_dram_bytes, predicted_l2_bytes: what must be moved, and what the cost model expects.
       rotation_bytes: operands that are rotated through; inputs: how they are drawn.
       sm_mhz, power_w, temperature_c, throttle: what NVML saw meanwhile.
@@ -91,6 +94,7 @@ class Record:
     time: str
     command: str
     driver: str | None = None
+    distribution: str = ""
     config: str = ""
     reason: str = ""
     clock: str | None = None
@@ -125,6 +129,10 @@ class Record:
     l2_bytes: float | None = None
     tensor_percent: float | None = None
     occupancy_percent: float | None = None
+    sm_percent: float | None = None
+    l1_percent: float | None = None
+    l2_percent: float | None = None
+    dram_percent: float | None = None
     predicted_dram_bytes: float | None = None
     predicted_l2_bytes: float | None = None
     rotation_bytes: int | None = None

@@ -4,7 +4,7 @@ import dataclasses
 import gc
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -72,9 +72,10 @@ class _Entry:
 class Runner:
     """Rows in, records out."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, known: Mapping[str, Implementation] | None = None) -> None:
+        """`known` are those that the options choose from, where it is not all of them."""
         self._options = options
-        self._chosen = implementations.select(list(options.backends))
+        self._chosen = implementations.select(list(options.backends), known)
         self._deadline = time.monotonic() + options.max_seconds
 
     def run(self, rows: Sequence[Row]) -> Iterator[tuple[str, list[Record]]]:
@@ -243,6 +244,7 @@ def _facts(variant: Variant) -> dict[str, Any]:
         "compile_seconds": fields.significant(variant.compile_seconds, 3),
         "waves": fields.significant(variant.waves, 4),
         "tail_utilisation": fields.significant(variant.tail_utilisation, 4),
+        "predicted_l2_bytes": fields.significant(variant.predicted_l2_bytes, 7),
         **known,
     }
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
-from benchmarks import manifest, measured
+from benchmarks import ladder_tables, manifest, markdown, measured
 from benchmarks.measured import SHORT, Results
 from benchmarks.records import Record
 from jaxgemm.tuning.times import TIE
@@ -12,6 +12,11 @@ _BLOCK = re.compile(r"(<!-- table:(?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end 
 _OTHERS = ("jnp.dot", "lax.ragged_dot", "best of XLA", "Pallas in JAX", "torch")
 # A marker names a suite and a device; this one is what the README shows.
 _SUITES = {"dense": "readme"}
+_LADDER = {
+    "ladder": ladder_tables.climb,
+    "ladder_bytes": ladder_tables.moved,
+    "ladder_stages": ladder_tables.stages,
+}
 
 
 def fill(text: str, table: Callable[[str], str | None]) -> str:
@@ -25,15 +30,19 @@ def fill(text: str, table: Callable[[str], str | None]) -> str:
 
 
 def of_marker(name: str, devices: Sequence[Results]) -> str | None:
-    """The table that a marker such as "dense-h200" asks for; None if nothing is measured.
-
-    Raises:
-      ValueError: no manifest row belongs to such a suite.
-    """
+    """The table that a marker such as "dense-h200" asks for; None if nothing is measured."""
     suite, _, device = name.rpartition("-")
-    suite = _SUITES.get(suite, suite)
     found = next((d for d in devices if d.name.split("_")[-1] == device), None)
-    if found is None or not (rows := found.of_suite(suite)):
+    if found is None:
+        return None
+    if suite in _LADDER:
+        body = _LADDER[suite](found)
+        # Once a document is enough.
+        if body is None or suite != "ladder":
+            return body
+        return f"{body}\n\n{_footnote({'': ladder_tables.measured(found)})}"
+    suite = _SUITES.get(suite, suite)
+    if not (rows := found.of_suite(suite)):
         return None
     rows = {name: some for name, some in rows.items() if measured.ours(some)}
     return f"{_table(rows, found.of_suite(suite, 'sustained'))}\n\n{_footnote(rows)}"
@@ -51,16 +60,16 @@ def _table(rows: dict[str, list[Record]], sustained: dict[str, list[Record]]) ->
         record = measured.ours(some)
         assert record is not None
         rate = f"{record.tflops:.3g}"
-        cells = [record.size, _what(record), _us(record), rate]
+        cells = [record.size, _what(record), markdown.us(record), rate]
         if name not in listed:
-            cells = [name.replace("_", " "), "", _us(record), ""]
-        cells += [_us(measured.fastest(some, other)) for other in others]
+            cells = [name.replace("_", " "), "", markdown.us(record), ""]
+        cells += [markdown.us(measured.fastest(some, other)) for other in others]
         cells += [_ratio(record), _interval(record)]
         if sustained:
             later = measured.ours(sustained.get(name, ()))
             cells += [f"{later.tflops:.3g}", _ratio(later)] if later else ["", ""]
         lines.append(cells)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return markdown.table(lines)
 
 
 def _what(record: Record) -> str:
@@ -71,12 +80,6 @@ def _what(record: Record) -> str:
     parts += [] if record.epilogue == "none" else [record.epilogue.replace("+", " + ")]
     modes = {"vjp": "gradients", "forward_and_vjp": "with gradients"}
     return ", ".join([*parts, *([modes[record.mode]] if record.mode in modes else [])])
-
-
-def _us(record: Record | None) -> str:
-    if record is None or record.median_us is None:
-        return ""
-    return f"{record.median_us:.1f}" if record.median_us < 1000 else f"{record.median_us:.0f}"
 
 
 def _ratio(record: Record) -> str:

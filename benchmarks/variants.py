@@ -27,6 +27,7 @@ class Variant:
       resources: what the compiler said, of our kernels.
       waves: output tiles over those that run at once, by the cost model; tail_utilisation: the
         share of the slots of all waves that have a tile.
+      predicted_l2_bytes: what its mapping asks of the memories, where a formula says so.
     """
 
     config: str
@@ -38,6 +39,7 @@ class Variant:
     resources: Resources | None = None
     waves: float | None = None
     tail_utilisation: float | None = None
+    predicted_l2_bytes: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

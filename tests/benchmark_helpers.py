@@ -1,12 +1,13 @@
 """Rows, records and child processes, for the tests of benchmarks."""
 
+import dataclasses
 import os
 import pathlib
 import subprocess
 import sys
 from typing import Any
 
-from benchmarks import fields, manifest
+from benchmarks import fields, manifest, rungs
 from benchmarks.records import Record
 from jaxgemm.tuning.times import Times
 
@@ -35,3 +36,20 @@ def record_of(**changes: Any) -> Record:
     return Record(
         **{**shared, **base, **fields.stamp(), **fields.timed(times, times, 1, 1), **changes}
     )
+
+
+def ladder_records() -> list[Record]:
+    """Made-up times of every form of every rung, and counters of the first form of each."""
+    found = []
+    for index, form in enumerate(rungs.compiled()):
+        size = {"row": f"ladder_4096_{form.dtype}", "suite": "ladder", "m": 4096, "n": 4096}
+        size |= {"k": 4096, "a_dtype": form.dtype, "b_dtype": form.dtype}
+        timed = record_of(
+            **size, impl=form.name, tflops=1.0 + index, ratio=0.01, predicted_l2_bytes=4e9
+        )
+        timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
+        counters = {"l2_bytes": 3e9, "dram_bytes": 2e9, "registers": 40, "l1_percent": 77.0}
+        counted = dataclasses.replace(timed, status="counted", **timeless, **counters)
+        found += [timed, counted]
+    jnp_dot = {"row": "ladder_4096_float32", "suite": "ladder", "m": 4096, "a_dtype": "float32"}
+    return [*found, record_of(**jnp_dot, impl="jnp.dot[highest]", kernels=("sgemm",), ratio=1.0)]

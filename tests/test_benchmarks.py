@@ -34,7 +34,7 @@ _FAKES = [
 def test_a_wrong_a_crashing_and_a_missing_one_do_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(implementations, "select", lambda names: _FAKES)
+    monkeypatch.setattr(implementations, "select", lambda *_: _FAKES)
     names = ("wrong", "crashing", "missing", "right")
     runner = Runner(Options(backends=names, iterations=3))
     row = manifest.Row("r", 16, 16, 16, a_dtype="float32", b_dtype="float32", out_dtype="float32")
@@ -60,7 +60,7 @@ def test_a_run_with_a_failure_ends_with_exit_code_1_and_keeps_the_rest(tmp_path:
         "from absl import app\n"
         "from benchmarks import gemm, implementations\n"
         "from tests import test_benchmarks\n"
-        "implementations.select = lambda names: test_benchmarks._FAKES\n"
+        "implementations.select = lambda *_: test_benchmarks._FAKES\n"
         "app.run(gemm.main)\n"
     )
     out = tmp_path / "a.jsonl"

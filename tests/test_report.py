@@ -2,8 +2,10 @@
 
 import pathlib
 
+import pytest
+
 from benchmarks import compare, environment, manifest, measured, pictures, records, report, tables
-from tests.benchmark_helpers import record_of
+from tests.benchmark_helpers import ladder_records, record_of
 
 
 def test_compare_finds_what_became_slower():
@@ -20,18 +22,24 @@ def _results(folder: pathlib.Path) -> pathlib.Path:
     device = folder / "nvidia_h200"
     wanted = [r for r in manifest.rows() if {"readme", "sawtooth", "decode"} & {*r.suites.split()}]
     wanted += manifest.sweep("512:2048:512", "4096", "4096")
+    grouped = [(1, "balanced"), (8, "balanced"), (8, "zipf1.0"), (8, "onehot")]
     wanted += [
-        manifest.Row(f"grouped_{g}_balanced", 4096, 64, 64, suites="grouped_sweep", groups=g)
-        for g in (1, 8)
+        manifest.Row(
+            f"grouped_{g}_{x}", 4096, 64, 64, suites="grouped_sweep", groups=g, distribution=x
+        )
+        for g, x in grouped
     ]
     for row in wanted:
-        shared = {n: getattr(row, n) for n in ("m", "n", "k", "batch", "groups", "epilogue")}
+        names = ("m", "n", "k", "batch", "groups", "distribution", "epilogue")
+        shared = {n: getattr(row, n) for n in names}
         shared |= {"row": row.name, "suite": row.family, "mode": row.mode or "forward"}
         for index, impl in enumerate(("jaxgemm", "jnp.dot", "torch.mm")):
             rates = {"tflops": 100.0 + index, "gbps": 1000.0, "ratio": 1.0 + 0.05 * index}
             records.append(device / "a.jsonl", record_of(impl=impl, **shared, **rates))
-    ceiling = record_of(row="ceiling_read", suite="ceiling", gbps=4000.0)
+    ceiling = record_of(row="ceiling_read", suite="ceiling", impl="jax.numpy", gbps=4000.0)
     records.append(device / "ceilings.jsonl", ceiling)
+    for record in ladder_records():
+        records.append(device / "ladder.jsonl", record)
     return folder
 
 
@@ -65,6 +73,17 @@ def test_a_table_shows_the_last_measurement(tmp_path: pathlib.Path):
     text = tables.of_marker("dense-h200", report.load(tmp_path))
     assert text is not None
     assert "2026-01-03" in text
+
+
+def test_skew_is_the_largest_group_over_the_mean(tmp_path: pathlib.Path):
+    devices = report.load(_results(tmp_path / "results"))
+    figure = pictures.PICTURES["grouped"](devices[0])
+    assert figure is not None
+    by_label = {axes.get_xlabel(): axes for axes in figure.axes if axes.lines}
+    skews = by_label["rows of the largest group / mean"].lines[0].get_xdata()
+    # Of one over 1 + 1/2 + … + 1/8 of the rows, as drawn.
+    assert list(skews) == pytest.approx([1.0, 8 / 2.718, 8.0], rel=0.05)
+    assert list(by_label["groups"].lines[0].get_xdata()) == [1, 8]
 
 
 def test_pictures_are_drawn_where_there_is_data(tmp_path: pathlib.Path):

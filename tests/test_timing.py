@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import counters
+from benchmarks import ncu
 from jaxgemm.tuning import cupti, resources, timing
 from jaxgemm.tuning.times import Times, ratio
 
@@ -153,7 +153,7 @@ def test_counters_of_all_kernels_of_a_call_add_up():
         '"1","reduce","launch__registers_per_thread","register/thread","32"',
         '"1","reduce","something.else","","1"',
     ]
-    found = counters.parse("\n".join(["==PROF== connected", head, *lines]))
+    found = ncu.parse("\n".join(["==PROF== connected", head, *lines]))
     assert found == {"dram_bytes": 1024, "registers": 168}
     with pytest.raises(ValueError, match="no kernel"):
-        counters.parse("==PROF== disconnected")
+        ncu.parse("==PROF== disconnected")
