@@ -8,7 +8,7 @@ that answers is, in this order, the one with a config that was measured to be th
     nearest tuned problem   for one with the same spec and dtypes, and sizes nearly as large
 
 or, where nothing like it was measured, the one with the cheapest estimate ("cost model"). The XLA
-reference only answers where nothing else does.
+reference answers where nothing else does, and where it was measured to be faster than the others.
 """
 
 import dataclasses
@@ -37,6 +37,8 @@ _FARTHEST = 1.0
 # Its config is not taken if it is expected to cost this much more than the cheapest: then there
 # is another number of waves, and what was best there is not best here.
 _DEAREST_TRANSFER = 1.05
+# The reference was faster if it took this much less: less is within the noise of measurements.
+_FASTER = 1.02
 # What two configs must agree in if one is to stand for the other.
 _ESSENTIALS = ("cta_tile", "cluster_size", "split_k")
 
@@ -72,7 +74,8 @@ class Plan:
     """What runs, what would run if that failed, and why the others do not.
 
     Attributes:
-      choices: kernels that accept the problem, best first; the XLA reference comes last.
+      choices: kernels that accept the problem, best first; the XLA reference comes last, unless it
+        was measured to be faster.
       chosen_by: what decided: one of `SOURCES`, or "only kernel" where nothing else accepts.
       reasons: kernel name → why it declines.
     """
@@ -123,11 +126,17 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
         choices = []
     if not choices:
         raise UnsupportedProblem(f"{problem} on {device.name}", declined)
-    # Preference: whatever it takes, the reference answers only where nothing else does.
-    choices.sort(key=lambda c: (c.kernel is reference, SOURCES.index(c.source), c.time_us))
+    choices.sort(key=lambda choice: _preference(choice, choice.kernel is reference, strict))
     alone = len(choices) == 1 and choices[0].source == MODEL
     chosen_by = "only kernel" if alone else choices[0].source
     return Plan(problem, device, tuple(choices), chosen_by, tuple(declined.items()))
+
+
+def _preference(choice: Choice, is_reference: bool, strict: bool) -> tuple[bool, int, float]:
+    """Least is best. An estimate of the reference says nothing: it may be any kernel of XLA's."""
+    handicap = _FASTER if is_reference else 1.0
+    is_last = is_reference and (strict or choice.measured_us is None)
+    return (is_last, SOURCES.index(choice.source), choice.time_us * handicap)
 
 
 def forget() -> None:

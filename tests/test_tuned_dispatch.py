@@ -76,16 +76,35 @@ def test_the_fastest_measured_kernel_answers_and_measured_ones_before_others() -
     assert [c.source for c in plan.choices[:3]] == ["tuned cache", "tuned cache", "cost model"]
 
 
-def test_measured_or_not_the_reference_answers_last_and_a_named_kernel_alone() -> None:
+@pytest.mark.parametrize(("reference_us", "first"), [(9.7, "xla.reference"), (9.9, "fake.one")])
+def test_the_reference_answers_first_only_where_it_was_measured_to_be_faster(
+    reference_us: float, first: str
+) -> None:
+    problem = product()
+    entries = (
+        entry_of(problem, reference.Config(False), reference_us, kernel="xla.reference"),
+        entry_of(problem, WIDE, 10.0),
+    )
+    with only_kernels(fake_kernel(), fake_kernel("fake.two")):
+        plan = dispatch.plan(problem, H200, AUTO, tables_of(entries))
+        assert (plan.kernel.name, plan.chosen_by) == (first, "tuned cache")
+        # By the user, before what was shipped.
+        plan = dispatch.plan(problem, H200, AUTO, tables_of(entries[1:], entries[:1]))
+        assert plan.kernel.name == "fake.one"
+        plan = dispatch.plan(problem, H200, Policy(strict=True), tables_of(entries))
+        assert (plan.kernel.name, plan.choices[-1].kernel.name) == ("fake.one", "xla.reference")
+        # Of a problem that is only similar the time of the reference says nothing.
+        plan = dispatch.plan(product(k=128), H200, AUTO, tables_of(entries))
+        assert [c.kernel.name for c in plan.choices][0::2] == ["fake.one", "xla.reference"]
+
+
+def test_a_named_kernel_answers_alone() -> None:
     problem = product()
     entries = (
         entry_of(problem, reference.Config(False), 1.0, kernel="xla.reference"),
         entry_of(problem, WIDE),
     )
     with only_kernels(fake_kernel(), fake_kernel("fake.two")):
-        plan = dispatch.plan(problem, H200, AUTO, tables_of(entries))
-        assert plan.kernel.name == "fake.one"
-        assert plan.choices[-1].measured_us == 1.0
         forced = dispatch.plan(problem, H200, Policy(backend="fake.two"), tables_of(entries))
         assert [c.kernel.name for c in forced.choices] == ["fake.two"]
         assert forced.chosen_by == "only kernel"

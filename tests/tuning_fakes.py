@@ -89,11 +89,21 @@ def fake_kernel(
     return Kernel(name, version, lambda p, d: reason, lambda p, d: configs, run, efficiency)
 
 
+def reference_on(clock: Clock, time_ms: float) -> Kernel:
+    """The reference, which takes this time."""
+
+    def run(problem: Problem, config: Any, operands: Operands) -> tuple[jax.Array, ...]:
+        clock.sleep(time_ms / 1e3)
+        return run_reference(problem, config, operands)
+
+    return dataclasses.replace(REFERENCE, run=run)
+
+
 @contextlib.contextmanager
-def only_kernels(*fakes: Kernel) -> Iterator[None]:
+def only_kernels(*fakes: Kernel, last: Kernel = REFERENCE) -> Iterator[None]:
     """Makes these, and the reference, all the kernels there are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "kernels", lambda: (*fakes, REFERENCE))
+        patch.setattr(registry, "kernels", lambda: (*fakes, last))
         dispatch.forget()
         yield
     dispatch.forget()

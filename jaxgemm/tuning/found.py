@@ -80,9 +80,9 @@ class Tuned:
         return tuple(c for c in self.candidates if c.fault is not None)
 
     def entries(self) -> list[cache.Entry]:
-        """The fastest of each kernel, for a table."""
+        """The fastest of each kernel, and the reference, for a table."""
         found: dict[str, cache.Entry] = {}
-        for candidate in self.candidates:
+        for candidate in (*self.candidates, self.reference):
             kernel, measured = candidate.kernel, candidate.times
             if measured is not None and kernel.name not in found:
                 found[kernel.name] = cache.Entry(
