@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 # From facts down to the surface; a package stands for everything in it.
 LAYERS = {
     "facts": ("jaxgemm.dtypes", "jaxgemm.device", "jaxgemm.errors"),
-    "values": ("jaxgemm.epilogue", "jaxgemm.spec", "jaxgemm.problem"),
+    "values": ("jaxgemm.epilogue", "jaxgemm.spec", "jaxgemm.problem", "jaxgemm.traffic"),
     "meaning and contract": ("jaxgemm.reference", "jaxgemm.kernel", "jaxgemm.canonical"),
     "kernels": ("pallas_kernels", "jaxgemm.ffi_kernels"),
     "choice": ("jaxgemm.registry", "jaxgemm.tuning", "jaxgemm.policy", "jaxgemm.dispatch"),

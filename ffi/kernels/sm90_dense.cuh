@@ -259,7 +259,9 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
     if (has_bias) {
       bias.Load(params, place.matrix, n_offset, thread);
     }
+    const int row = m_offset + first_row + kWarpRows * warp;
     epilogue.Begin(place.matrix, work.OwnMatrix(params.d, place.matrix, params.m));
+    epilogue.PrefetchTile<Kernel::kParts, Kernel::kTileN / 2>(row, n_offset);
     if constexpr (Kernel::kTurns) {
       at = RingPosition<Kernel::kStages>::At(static_cast<int64_t>(turn) * work.num_steps);
       // Products of the tile before have been issued: these follow without a gap, and do not mix.
@@ -280,7 +282,7 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
     if (has_bias) {
       bias.Publish(bias_smem, kBiasBarrier + consumer, thread);
     }
-    epilogue.Store(acc, m_offset + first_row + kWarpRows * warp, n_offset, bias_smem);
+    epilogue.Store(acc, row, n_offset, bias_smem);
   }
   epilogue.Finish();
 }

@@ -125,8 +125,21 @@ class WarpEpilogue {
   __device__ void Begin(int64_t matrix, int d_matrix) {
     alpha_ = Scalar(params_.alpha, matrix);
     beta_ = Scalar(params_.beta, matrix);
+    // beta = 0 means that c is not read: NaN in c never shows.
+    reads_c_ = params_.c.data != nullptr && beta_ != 0.0f;
     d_matrix_ = d_matrix;
     c_offset_ = MatrixOffset(params_, params_.c, matrix);
+  }
+
+  // Asks for c of the tile that `Store` takes next, from the same element on, to be in the L2 cache
+  // by then.
+  template <int kParts, int kAccumulators>
+  __device__ void PrefetchTile(int first_row, int n_offset) const {
+    constexpr int kNumSlices = kAccumulators / kSliceValues;
+    for (int index = 0; index < kParts * kNumSlices; ++index) {
+      PrefetchC<PrefetchToL2>(first_row + index / kNumSlices * 64,
+                              n_offset + index % kNumSlices * kSliceColumns);
+    }
   }
 
   // Finishes and stores 16 rows of each part of 64, from element (first_row, n_offset) of the
@@ -151,6 +164,10 @@ class WarpEpilogue {
       }
       const int row = first_row + index / kNumSlices * 64;
       const int slice_offset = index % kNumSlices * kSliceColumns;
+      if (index + 1 < kParts * kNumSlices) {
+        PrefetchC<PrefetchToL1>(first_row + (index + 1) / kNumSlices * 64,
+                                n_offset + (index + 1) % kNumSlices * kSliceColumns);
+      }
       Preactivate(v, row, n_offset + slice_offset, bias + slice_offset);
       if (params_.z.data != nullptr) {
         StoreSlice(v, params_.z, z_map_, row, n_offset + slice_offset);
@@ -171,6 +188,26 @@ class WarpEpilogue {
     return static_cast<const float*>(tensor.data)[MatrixOffset(params_, tensor, matrix)];
   }
 
+  // Asks for a slice of c, of which a row lies in at most three lines of a cache: the elements that
+  // two lanes name are in all of them.
+  template <void (*kPrefetch)(const void*)>
+  __device__ __forceinline__ void PrefetchC(int row, int column) const {
+    const int c_row = row + lane_ / 2;
+    const int c_column = column + lane_ % 2 * (kSliceColumns / 2);
+    if (!reads_c_ || c_row >= params_.m) {
+      return;
+    }
+    const int bytes = ItemBytes(params_.c.dtype);
+    const char* from = static_cast<const char*>(params_.c.data) +
+                       (c_offset_ + c_row * params_.c.row_stride + c_column) * bytes;
+    if (c_column < params_.n) {
+      kPrefetch(from);
+    }
+    if (c_column + kSliceColumns / 2 <= params_.n) {
+      kPrefetch(from + (kSliceColumns / 2 - 1) * bytes);
+    }
+  }
+
   __device__ void Preactivate(float (&v)[kSliceValues], int row, int column,
                               const float* bias) const {
     if (params_.alpha.data != nullptr) {
@@ -179,8 +216,7 @@ class WarpEpilogue {
         x *= alpha_;
       }
     }
-    // beta = 0 means that c is not read: NaN in c never shows.
-    if (params_.c.data != nullptr && beta_ != 0.0f) {
+    if (reads_c_) {
       switch (params_.c.dtype) {
         case DType::kBF16:
           AddC<__nv_bfloat16>(v, row, column);
@@ -315,24 +351,42 @@ class WarpEpilogue {
     CommitStores();
   }
 
-  // By ordinary stores, for rows at any address: a warp stores 32 elements side by side.
+  // By ordinary stores, for rows at any address: 32 words of 4 bytes side by side.
   template <typename Bits>
   __device__ void StoreElements(char* slot, const Tensor& tensor, int row, int column) const {
-    constexpr int kColumns = kSwizzleBytes / sizeof(Bits);
-    constexpr int kPerChunk = 16 / sizeof(Bits);
     const int num_rows = min(kWarpRows, params_.m - row);
+    const int num_columns = params_.n - column;
     const int64_t matrix = static_cast<int64_t>(d_matrix_) * params_.m;
     Bits* to = static_cast<Bits*>(tensor.data) + (matrix + row) * tensor.row_stride + column;
 #pragma unroll 4
     for (int i = 0; i < num_rows; ++i) {
-#pragma unroll
-      for (int j = lane_; j < kColumns; j += kWarpSize) {
-        const char* from = Chunk(slot, i, j / kPerChunk) + j % kPerChunk * sizeof(Bits);
-        if (column + j < params_.n) {
-          to[j] = *reinterpret_cast<const Bits*>(from);
-        }
-      }
+      const char* chunk = Chunk(slot, i, lane_ / 4);
+      const uint32_t word = *reinterpret_cast<const uint32_t*>(chunk + lane_ % 4 * 4);
+      StoreWord(to, word, num_columns);
       to += tensor.row_stride;
+    }
+  }
+
+  __device__ void StoreWord(uint32_t* to, uint32_t word, int num_columns) const {
+    if (lane_ < num_columns) {
+      to[lane_] = word;
+    }
+  }
+
+  // A word is two elements. In a row that begins within a word of memory each lane stores its
+  // second one and the next lane's first, and the lanes at the ends the two that are left.
+  __device__ void StoreWord(uint16_t* to, uint32_t word, int num_columns) const {
+    const uint32_t next = __shfl_down_sync(~0u, word, 1);
+    const bool is_split = reinterpret_cast<uint64_t>(to) % sizeof(word) != 0;
+    const int first = 2 * lane_ + (is_split ? 1 : 0);
+    const uint32_t pair = is_split ? __funnelshift_r(word, next, 16) : word;
+    if (first + 1 < min(num_columns, kSliceColumns)) {
+      *reinterpret_cast<uint32_t*>(to + first) = pair;
+    } else if (first < num_columns) {
+      to[first] = static_cast<uint16_t>(pair);
+    }
+    if (is_split && lane_ == 0 && num_columns > 0) {
+      to[0] = static_cast<uint16_t>(word);
     }
   }
 
@@ -344,6 +398,7 @@ class WarpEpilogue {
   int slot_ = 0;
   float alpha_ = 1.0f;
   float beta_ = 1.0f;
+  bool reads_c_ = false;
   int d_matrix_ = 0;
   int64_t c_offset_ = 0;
 };

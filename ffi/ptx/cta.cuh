@@ -1,4 +1,5 @@
-// Instructions for parts of a CTA: named barriers, registers of a warpgroup, clusters.
+// Instructions for parts of a CTA: named barriers, registers of a warpgroup, clusters; and hints to
+// the caches.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,15 @@ __device__ __forceinline__ void SyncCluster() {
       "barrier.cluster.arrive.release.aligned;\n"
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
+}
+
+// Asks for a line of global memory.
+__device__ __forceinline__ void PrefetchToL1(const void* address) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+}
+
+__device__ __forceinline__ void PrefetchToL2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
 }  // namespace jaxgemm

@@ -6,9 +6,11 @@ workspace first (a, b) or stored element by element (d, z).
 """
 
 import dataclasses
+import math
 
 import jax
 
+from jaxgemm import traffic
 from jaxgemm.device import Device
 from jaxgemm.ffi_kernels import call, instances, library, limits, realign
 from jaxgemm.kernel import Kernel, Operands
@@ -66,12 +68,12 @@ def _why_not(problem: Problem, device: Device) -> str | None:
 
 
 def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
-    del device
     dtype = problem.dtype("a").name
-    return tuple(_config(row) for row in instances.of_kernel(_NAME) if row.dtype == dtype)
+    strip = problem.n if traffic.writes_dominate(problem, device) else _STRIP_COLUMNS
+    return tuple(_config(row, strip) for row in instances.of_kernel(_NAME) if row.dtype == dtype)
 
 
-def _config(row: instances.Instance) -> Config:
+def _config(row: instances.Instance, strip_columns: int) -> Config:
     cluster_m, cluster_n = row.cluster
     return Config(
         instance=row.name,
@@ -81,7 +83,7 @@ def _config(row: instances.Instance) -> Config:
         cluster_along="m" if cluster_m > 1 else "n" if cluster_n > 1 else None,
         takes_turns=row.takes_turns,
         smem_bytes=row.smem_bytes,
-        strip_width=max(1, _STRIP_COLUMNS // (row.cta_tile[1] * cluster_n)),
+        strip_width=math.ceil(strip_columns / (row.cta_tile[1] * cluster_n)),
     )
 
 
