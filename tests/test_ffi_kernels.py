@@ -12,7 +12,7 @@ import pytest
 
 import jaxgemm
 from jaxgemm import device, dispatch, registry
-from jaxgemm.ffi_kernels import KERNELS, build, call, instances, library, limits, mma_sync, sm90
+from jaxgemm.ffi_kernels import KERNELS, build, call, library, limits, mma_sync, sm90
 from jaxgemm.kernel import Kernel
 from jaxgemm.policy import Policy
 from jaxgemm.tuning import cache, cost
@@ -267,31 +267,6 @@ def test_every_config_is_right_on_a_gpu_with_the_same_bits(
     if kernel is mma_sync.KERNEL:
         arrays |= {name: _in_tf32(arrays[name]) for name in ("a", "b")}
     kernel_answers.check_every_config(kernel, problem, arrays, u_curved=_U_CURVED)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("size", [256, 249])
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_kernel_runs_inside_a_captured_graph_and_repeats_its_bits(
-    kernel: Kernel, size: int
-) -> None:
-    # XLA captures a loop's body in a CUDA graph where all of its calls allow it.
-    case = KernelCase(m=size, n=size, k=size, dtype=instances.of_kernel(kernel.name)[0].dtype)
-    problem, arrays = case.problem(), case.arrays()
-    [config, *_] = kernel.configs(problem, device.current())
-    options = {"xla_gpu_graph_min_graph_size": "1"}
-
-    def twice(x: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
-        # Two calls in one program, the second on what the first wrote.
-        [d] = kernel.run(problem, config, x)
-        return d, *kernel.run(problem, config, {**x, "a": d.astype(x["a"].dtype)})
-
-    run = jax.jit(twice).lower(arrays).compile(compiler_options=options)
-    first = [np.asarray(x) for x in run(arrays)]
-    kernel_answers.check(problem, arrays, (first[0],), u_curved=_U_CURVED)
-    for _ in range(20):
-        for got, want in zip(run(arrays), first, strict=True):
-            np.testing.assert_array_equal(np.asarray(got), want)
 
 
 @pytest.mark.gpu
