@@ -1,6 +1,7 @@
 // What Python looks up in a library, and the table of its instances.
 #include "abi/call.h"
 #include "abi/instance.h"
+#include "cublaslt/matmul.h"
 
 // Written by the build: JAXGEMM_INSTANCE(name, dtype) for each compiled row of instances.json.
 #include "instances.inc"
@@ -13,14 +14,13 @@ JAXGEMM_INSTANCES
 namespace jaxgemm {
 
 const Instance* FindInstance(std::string_view name) {
-  // The last row is empty, so that a library may have no instance.
   static constexpr Instance instances[] = {
 #define JAXGEMM_INSTANCE(name, dtype) {#name, DType::dtype, jaxgemm_launch_##name},
       JAXGEMM_INSTANCES
 #undef JAXGEMM_INSTANCE
-      {"", DType::kF32, nullptr}};
+      {"cublaslt", std::nullopt, cublaslt::Launch, cublaslt::Start}};
   for (const Instance& instance : instances) {
-    if (instance.launch != nullptr && instance.name == name) {
+    if (instance.name == name) {
       return &instance;
     }
   }
@@ -39,4 +39,7 @@ int JaxgemmFfiMinor() { return XLA_FFI_API_MINOR; }
 void* JaxgemmCallTypeId() { return &jaxgemm::Call::id; }
 
 const void* JaxgemmCallTypeInfo() { return &jaxgemm::Call::info; }
+
+// Loads cuBLASLt from a file or by its name. Returns null, or what went wrong.
+const char* JaxgemmLoadCublasLt(const char* file) { return jaxgemm::cublaslt::Load(file); }
 }

@@ -12,9 +12,19 @@ import pytest
 
 import jaxgemm
 from jaxgemm import device, dispatch, registry
-from jaxgemm.ffi_kernels import KERNELS, build, call, library, limits, mma_sync, sm90
+from jaxgemm.ffi_kernels import (
+    KERNELS,
+    build,
+    call,
+    cublaslt,
+    library,
+    limits,
+    mma_sync,
+    sm90,
+)
 from jaxgemm.kernel import Kernel
 from jaxgemm.policy import Policy
+from jaxgemm.problem import Problem
 from jaxgemm.tuning import cache, cost
 from tests import kernel_answers
 from tests.kernel_cases import EXTRAS, ODD_CASES, SMALL_CASES, KernelCase
@@ -35,12 +45,19 @@ def _cases() -> dict[str, KernelCase]:
     return {**known, **in_float32}
 
 
+def _why_not(kernel: Kernel, problem: Problem) -> str | None:
+    """Why a kernel declines, whatever the device."""
+    if kernel is cublaslt.KERNEL:
+        return cublaslt.why_not_problem(problem)
+    return limits.why_not_problem(problem, kernel.name)
+
+
 def _accepted() -> list[Any]:
     """Every kernel with every case that it accepts, whatever can be built here."""
     return [
         pytest.param(kernel, case, id=f"{kernel.name}-{name}")
         for kernel, (name, case) in itertools.product(KERNELS, _cases().items())
-        if limits.why_not_problem(case.problem(), kernel.name) is None
+        if _why_not(kernel, case.problem()) is None
     ]
 
 
@@ -264,9 +281,12 @@ def test_every_config_is_right_on_a_gpu_with_the_same_bits(
     if reason := kernel.why_not(problem, target):
         pytest.skip(f"{target.name}: {reason}")
     arrays = case.arrays()
-    if kernel is mma_sync.KERNEL:
+    if kernel in (mma_sync.KERNEL, cublaslt.KERNEL):
         arrays |= {name: _in_tf32(arrays[name]) for name in ("a", "b")}
-    kernel_answers.check_every_config(kernel, problem, arrays, u_curved=_U_CURVED)
+    same_bits = kernel is not cublaslt.KERNEL
+    kernel_answers.check_every_config(
+        kernel, problem, arrays, same_bits=same_bits, u_curved=_U_CURVED
+    )
 
 
 @pytest.mark.gpu

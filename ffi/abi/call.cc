@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "abi/dtype.h"
+
 namespace jaxgemm {
 
 namespace ffi = xla::ffi;
@@ -24,11 +26,6 @@ constexpr std::array<std::string_view, 8> kActivationNames = {
 
 std::string_view Name(Role role) { return kRoleNames[static_cast<int>(role)]; }
 uint32_t Bit(Role role) { return 1u << static_cast<int>(role); }
-
-std::string_view Name(DType dtype) {
-  constexpr std::array<std::string_view, 4> names = {"float32", "bfloat16", "float16", "uint8"};
-  return names[static_cast<int>(dtype)];
-}
 
 template <typename... Parts>
 ffi::Error InvalidArgument(const Parts&... parts) {
@@ -110,21 +107,6 @@ ffi::ErrorOr<Activation> ParseActivation(std::string_view text) {
   return static_cast<Activation>(found - kActivationNames.begin());
 }
 
-std::optional<DType> FromXla(ffi::DataType dtype) {
-  switch (dtype) {
-    case ffi::DataType::F32:
-      return DType::kF32;
-    case ffi::DataType::BF16:
-      return DType::kBF16;
-    case ffi::DataType::F16:
-      return DType::kF16;
-    case ffi::DataType::U8:
-      return DType::kU8;
-    default:
-      return std::nullopt;
-  }
-}
-
 // A dimension's meaning, as in jaxgemm/spec.py; batch axes come last.
 enum Label : int { kM, kN, kK, kWorkspaceBytes, kBatch };
 constexpr int kNumLabels = kBatch + kMaxBatchAxes;
@@ -168,31 +150,22 @@ Labels LabelsOf(const Call& call, Role role) {
   return labels;
 }
 
-// The dtypes that a buffer may have, as text for people.
-std::string AllowedDTypes(const Call& call, Role role) {
+// The dtypes that a buffer may have: one of these.
+std::vector<DType> AllowedDTypes(const Call& call, Role role) {
   if (role == Role::kWorkspace) {
-    return "uint8";
+    return {DType::kU8};
+  }
+  if (call.instance != nullptr && !call.instance->dtype.has_value()) {
+    return {DType::kF64, DType::kF32, DType::kBF16,   DType::kF16,
+            DType::kS8,  DType::kS32, DType::kF8E4M3, DType::kF8E5M2};
   }
   if (role == Role::kAlpha || role == Role::kBeta) {
-    return "float32";
+    return {DType::kF32};
   }
   if ((role == Role::kA || role == Role::kB) && call.instance != nullptr) {
-    return std::string(Name(call.instance->dtype)) + " for " + call.instance_name;
+    return {*call.instance->dtype};
   }
-  return "float32, bfloat16 or float16";
-}
-
-bool AllowsDType(const Call& call, Role role, DType dtype) {
-  if (role == Role::kWorkspace) {
-    return dtype == DType::kU8;
-  }
-  if (role == Role::kAlpha || role == Role::kBeta) {
-    return dtype == DType::kF32;
-  }
-  if ((role == Role::kA || role == Role::kB) && call.instance != nullptr) {
-    return dtype == call.instance->dtype;
-  }
-  return dtype != DType::kU8;
+  return {DType::kF32, DType::kBF16, DType::kF16};
 }
 
 // Reads buffers one by one and collects sizes: the first buffer with a label settles its size.
@@ -202,9 +175,9 @@ class BufferReader {
 
   ffi::Error Read(Role role, const ffi::AnyBuffer& buffer) {
     const std::optional<DType> dtype = FromXla(buffer.element_type());
-    if (!dtype.has_value() || !AllowsDType(call_, role, *dtype)) {
-      return Fault(role, "got dtype ", buffer.element_type(), ", expected ",
-                   AllowedDTypes(call_, role));
+    const std::vector<DType> allowed = AllowedDTypes(call_, role);
+    if (std::find(allowed.begin(), allowed.end(), dtype) == allowed.end()) {
+      return Fault(role, "got dtype ", buffer.element_type(), ", expected ", Names(allowed));
     }
     const auto dims = buffer.dimensions();
     const Labels labels = LabelsOf(call_, role);

@@ -22,7 +22,7 @@ struct Call {
   static const xla::ffi::TypeInfo info;
 
   std::string instance_name;
-  // Null on the CPU, where one function computes everything.
+  // Null on the CPU, where one function computes what no library does.
   const Instance* instance = nullptr;
   std::vector<Role> operands;
   std::vector<Role> outputs;

@@ -10,11 +10,12 @@
 namespace jaxgemm {
 
 // Raised whenever this file or the attributes of a call change; Python sends the same number.
-inline constexpr int32_t kAbiVersion = 1;
+inline constexpr int32_t kAbiVersion = 2;
 inline constexpr int kMaxBatchAxes = 4;
 inline constexpr int kMaxKnobs = 8;
 
-enum class DType : int32_t { kF32, kBF16, kF16, kU8 };
+// Our own kernels read and write the first three; kU8 is a workspace.
+enum class DType : int32_t { kF32, kBF16, kF16, kU8, kF64, kS8, kS32, kF8E4M3, kF8E5M2 };
 
 enum class Activation : int32_t {
   kNone,
@@ -60,8 +61,8 @@ struct GemmParams {
   Tensor b;
   Tensor c;      // (m, n)
   Tensor bias;   // (n)
-  Tensor alpha;  // scalar, float32, on the device
-  Tensor beta;   // scalar, float32, on the device; 0 means that c is not read
+  Tensor alpha;  // scalar in the accumulator dtype, on the device
+  Tensor beta;   // scalar in the accumulator dtype, on the device; 0 means that c is not read
   Tensor d;      // (m, n)
   Tensor z;      // (m, n): what the activation is applied to
 

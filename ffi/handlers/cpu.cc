@@ -5,10 +5,17 @@
 #include <memory>
 
 #include "abi/call.h"
+#include "handlers/platform.h"
 #include "parts/activation.h"
 #include "parts/batch.h"
 
 namespace jaxgemm {
+
+int CurrentDevice() { return 0; }
+
+AllowedToAllocate::AllowedToAllocate() : previous_mode_(0) {}
+AllowedToAllocate::~AllowedToAllocate() = default;
+
 namespace {
 
 namespace ffi = xla::ffi;
@@ -107,10 +114,27 @@ void ComputeMatrix(const GemmParams& params, int64_t matrix) {
   }
 }
 
+// No kernel is compiled for the CPU: only what calls a library has an instance.
+ffi::ErrorOr<std::unique_ptr<Call>> Instantiate(ffi::Dictionary attributes) {
+  ffi::ErrorOr<std::unique_ptr<Call>> call = DecodeCall(attributes);
+  if (call.has_value()) {
+    (*call)->instance = FindInstance((*call)->instance_name);
+  }
+  return call;
+}
+
 ffi::Error Execute(const Call* call, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   const ffi::ErrorOr<GemmParams> params = DecodeBuffers(*call, args, rets);
   if (params.has_error()) {
     return params.error();
+  }
+  if (params->m == 0 || params->n == 0 || params->num_matrices == 0) {
+    return ffi::Error::Success();
+  }
+  if (call->instance != nullptr) {
+    const char* error = call->instance->launch(*params, nullptr);
+    return error == nullptr ? ffi::Error::Success()
+                            : ffi::Error::Internal(call->instance_name + ": " + error);
   }
   for (int64_t matrix = 0; matrix < params->num_matrices; ++matrix) {
     ComputeMatrix(*params, matrix);
@@ -120,7 +144,7 @@ ffi::Error Execute(const Call* call, ffi::RemainingArgs args, ffi::RemainingRets
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxgemmInstantiate, DecodeCall, BindInstantiate());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxgemmInstantiate, Instantiate, BindInstantiate());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     JaxgemmExecute, Execute,
     ffi::Ffi::Bind().Ctx<ffi::State<Call>>().RemainingArgs().RemainingRets());

@@ -1,11 +1,32 @@
 // The handler of every CUDA kernel: it finds the instance once, then only checks and launches.
+#include <cuda_runtime_api.h>
+
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "abi/call.h"
+#include "handlers/platform.h"
 
 namespace jaxgemm {
+
+int CurrentDevice() {
+  int device = 0;
+  cudaGetDevice(&device);
+  return device;
+}
+
+AllowedToAllocate::AllowedToAllocate() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  previous_mode_ = mode;
+}
+
+AllowedToAllocate::~AllowedToAllocate() {
+  auto mode = static_cast<cudaStreamCaptureMode>(previous_mode_);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
 namespace {
 
 namespace ffi = xla::ffi;
@@ -22,6 +43,13 @@ ffi::ErrorOr<std::unique_ptr<Call>> Instantiate(ffi::Dictionary attributes) {
         "', expected one that this library was built with: see instances.json"));
   }
   return call;
+}
+
+// Runs before every execution, and before a graph is captured.
+ffi::Error Initialize(const Call* call, ffi::RemainingArgs, ffi::RemainingRets) {
+  const char* error = call->instance->start == nullptr ? nullptr : call->instance->start();
+  return error == nullptr ? ffi::Error::Success()
+                          : ffi::Error::Internal(call->instance_name + ": " + error);
 }
 
 // Runs while a CUDA graph may be captured: no waiting, no allocation, no reading of device memory.
@@ -44,6 +72,9 @@ ffi::Error Execute(CUstream_st* stream, const Call* call, ffi::RemainingArgs arg
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxgemmInstantiate, Instantiate, BindInstantiate());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JaxgemmInitialize, Initialize,
+    ffi::Ffi::BindInitialize().Ctx<ffi::State<Call>>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxgemmExecute, Execute,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::PlatformStream<CUstream_st*>>()

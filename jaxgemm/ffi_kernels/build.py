@@ -28,6 +28,12 @@ extern "C" const char* jaxgemm_launch_{row.name}(const jaxgemm::GemmParams& para
   return jaxgemm::{row.template}::Launch(params, stream);
 }}
 """
+# Besides the platform's handler.
+_HOST_SOURCES = (
+    *("abi/call.cc", "abi/dtype.cc"),
+    *("cublaslt/api.cc", "cublaslt/matmul.cc", "cublaslt/product.cc"),
+    "registrations.cc",
+)
 # Reports how many of the compilations are done.
 Progress = Callable[[int, int], None]
 
@@ -137,8 +143,8 @@ def steps(recipe: Recipe, folder: Path) -> tuple[Step, ...]:
         return Step(name, (str(recipe.compiler), *options, str(recipe.sources / source)))
 
     device = tuple(_device_step(recipe, row, folder) for row in recipe.instances)
-    sources = ("abi/call.cc", f"handlers/{recipe.platform.lower()}.cc", "registrations.cc")
-    return *device, *map(host, sources)
+    handler = f"handlers/{recipe.platform.lower()}.cc"
+    return *device, *map(host, (*_HOST_SOURCES, handler))
 
 
 def _device_step(recipe: Recipe, row: Instance, folder: Path) -> Step:

@@ -13,6 +13,8 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _SOURCE_FOLDERS = (_PACKAGE / "_csrc", _PACKAGE.parent / "ffi")
 # What an instance is compiled for unless its row says otherwise: the forms that CI compiles.
 DEFAULT_ARCHS = ("80", "90a")
+# The kernel, and its one instance, that is not compiled: it calls a library.
+CUBLASLT = "cublaslt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,4 +120,4 @@ def of_kernel(kernel: str) -> tuple[Instance, ...]:
 
 def kernel_names() -> tuple[str, ...]:
     """The names of all kernels, each of which is a target that XLA can call."""
-    return tuple(dict.fromkeys(row.kernel for row in instances()))
+    return (*dict.fromkeys(row.kernel for row in instances()), CUBLASLT)

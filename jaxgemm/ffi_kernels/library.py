@@ -20,7 +20,7 @@ from jaxgemm.ffi_kernels.toolchain import BuildError
 
 BUILD_COMMAND = "python -m jaxgemm.ffi_kernels build"
 # As kAbiVersion in ffi/abi/params.h.
-ABI_VERSION = 1
+ABI_VERSION = 2
 # A build takes about a minute; whoever waits for another's this long is told which lock to remove.
 _LOCK_SECONDS = 900.0
 # What failed in this process, so that `why_not` knows of it: path → why.
@@ -146,8 +146,11 @@ def _why_not_loadable(path: Path) -> str | None:
 
 
 @functools.cache
-def register(platform: str) -> None:
+def register(platform: str) -> ctypes.CDLL:
     """Makes the targets of all kernels known to XLA on a platform, "CUDA" or "cpu".
+
+    Returns:
+      The loaded library.
 
     Raises:
       BuildError: the library cannot be built or loaded.
@@ -157,10 +160,10 @@ def register(platform: str) -> None:
     else:
         recipe = build.cuda_recipe(archs()) if platform == "CUDA" else build.cpu_recipe()
         path = ensure_built(recipe)
-    register_file(path, platform)
+    return register_file(path, platform)
 
 
-def register_file(path: Path, platform: str) -> None:
+def register_file(path: Path, platform: str) -> ctypes.CDLL:
     """Loads a library and registers its handlers for every kernel.
 
     Raises:
@@ -181,8 +184,11 @@ def register_file(path: Path, platform: str) -> None:
         "instantiate": jax.ffi.pycapsule(library.JaxgemmInstantiate),
         "execute": jax.ffi.pycapsule(library.JaxgemmExecute),
     }
+    if platform == "CUDA":
+        handlers["initialize"] = jax.ffi.pycapsule(library.JaxgemmInitialize)
     for name in instances.kernel_names():
         jax.ffi.register_ffi_target(f"jaxgemm.{name}", handlers, platform=platform)
+    return library
 
 
 def _capsule(address: int) -> object:

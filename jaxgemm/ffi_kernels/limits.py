@@ -37,12 +37,19 @@ def why_not_auto_lesson() -> str:
     return "a lesson: `auto` leaves it to those who name it"
 
 
-def _reasons(problem: Problem, kernel: str) -> Iterator[str | None]:
+def why_not_shape(problem: Problem) -> str | None:
+    """Why a problem is not a product of whole matrices, or of a batch of them."""
     spec = problem.spec
     if spec.ragged is not None:
-        yield f"{spec.ragged} is divided into groups: this kernel needs whole matrices"
+        return f"{spec.ragged} is divided into groups: this kernel needs whole matrices"
     if spec.gated:
-        yield "b_up is present: this kernel multiplies by one b"
+        return "b_up is present: this kernel multiplies by one b"
+    return _why_not_batch(problem)
+
+
+def _reasons(problem: Problem, kernel: str) -> Iterator[str | None]:
+    spec = problem.spec
+    yield why_not_shape(problem)
     rows = instances.of_kernel(kernel)
     known = tuple(dict.fromkeys(row.dtype for row in rows))
     dtype = problem.dtype("a").name
@@ -54,7 +61,6 @@ def _reasons(problem: Problem, kernel: str) -> Iterator[str | None]:
     for name in (*extras, *spec.outputs):
         if problem.dtype(name).name not in _DTYPES:
             yield f"{name} is {problem.dtype(name)}: this kernel needs {' or '.join(_DTYPES)}"
-    yield _why_not_batch(problem)
     yield _why_not_grid(problem, rows)
 
 

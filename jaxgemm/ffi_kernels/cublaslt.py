@@ -1,0 +1,305 @@
+"""NVIDIA's cuBLASLt: the algorithms that its heuristics propose, as configs of one kernel.
+
+The library is found when the kernel is first asked for, and never needed for building or importing.
+What it takes is what its documentation lists; the dtypes and epilogues it has no form for are
+declined. It rounds once, sums in the accumulator dtype, and is not asked to promise more: which
+algorithm an index means depends on its version and on the device.
+"""
+
+import ctypes
+import dataclasses
+import functools
+import importlib.util
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from jaxgemm import dtypes
+from jaxgemm.device import Device
+from jaxgemm.ffi_kernels import call, instances, library, limits
+from jaxgemm.ffi_kernels.toolchain import BuildError
+from jaxgemm.kernel import Kernel, Operands
+from jaxgemm.problem import Problem
+from jaxgemm.spec import OPERAND_ORDER
+
+_NAME = instances.CUBLASLT
+_CAPABILITIES = (8, 0), (12, 1)
+# As kLibraryName in ffi/cublaslt/api.cc.
+_LIBRARY = "libcublasLt.so.13"
+# As kNumAlgorithms in ffi/cublaslt/matmul.cc.
+_NUM_ALGORITHMS = 8
+# A batch axis that the library cannot stride over takes a launch for each of its entries.
+_MAX_LAUNCHES = 64
+# dtype of a → dtypes that d may have.
+_OUTPUTS = {
+    "float64": ("float64",),
+    "float32": ("float32",),
+    "bfloat16": ("bfloat16", "float32"),
+    "float16": ("float16", "float32"),
+    "int8": ("int32",),
+    "float8_e4m3fn": ("bfloat16", "float16", "float32"),
+    "float8_e5m2": ("bfloat16", "float16", "float32"),
+}
+_ACTIVATIONS = (None, "relu", "gelu")
+# The dtypes that have no epilogue beyond alpha and beta.
+_PLAIN = ("float64", "int8")
+# The bytes of which rows must be multiples: the instructions for these read k-major operands only.
+_ROW_BYTES = {"int8": 4, "float8_e4m3fn": 16, "float8_e5m2": 16}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The choice of an algorithm.
+
+    Attributes:
+      index: its place in the list that the heuristics give, best first. A place past the end is
+        the last one: a choice that was tuned must run whatever the library's version.
+      workspace_bytes: the most that it may use.
+    """
+
+    index: int
+    workspace_bytes: int
+
+    @property
+    def cta_tile(self) -> tuple[int, int, int]:
+        """A guess, for the cost model: the library does not say."""
+        return (128, 256, 64)
+
+    @property
+    def stages(self) -> int:
+        """A guess, as the tile is."""
+        return 1
+
+    @property
+    def cluster_size(self) -> int:
+        """A guess, as the tile is."""
+        return 1
+
+    @property
+    def split_k(self) -> int:
+        """A guess, as the tile is."""
+        return 1
+
+    @property
+    def smem_bytes(self) -> int:
+        """0: unknown."""
+        return 0
+
+
+@functools.cache
+def find() -> str | None:
+    """What to load the library by: $JAXGEMM_CUBLASLT, a copy in memory, a package, or its name."""
+    if named := os.environ.get("JAXGEMM_CUBLASLT"):
+        return named if Path(named).is_file() else None
+    with_name = functools.partial(ctypes.CDLL, _LIBRARY)
+    if _loads(functools.partial(with_name, mode=os.RTLD_LAZY | os.RTLD_NOLOAD)):
+        return _LIBRARY
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder) / "cu13" / "lib" / _LIBRARY
+        if path.is_file():
+            return str(path)
+    return _LIBRARY if _loads(with_name) else None
+
+
+def _loads(load: functools.partial[ctypes.CDLL]) -> bool:
+    try:
+        load()
+    except OSError:
+        return False
+    return True
+
+
+def _why_not_found() -> str | None:
+    if find() is not None:
+        return None
+    if named := os.environ.get("JAXGEMM_CUBLASLT"):
+        return f"JAXGEMM_CUBLASLT is {named}, which is not a file"
+    return f"{_LIBRARY} is missing: install nvidia-cublas (jax[cuda13] brings it)"
+
+
+def _why_not(problem: Problem, device: Device) -> str | None:
+    return (
+        limits.why_not_device(device, *_CAPABILITIES)
+        or why_not_problem(problem)
+        or library.why_not()
+        or _why_not_found()
+    )
+
+
+def _why_not_auto() -> str | None:
+    return (
+        "a yardstick: what its algorithms take is only known by timing them, so `auto` leaves it to"
+        " those who name it"
+    )
+
+
+def why_not_problem(problem: Problem) -> str | None:
+    """Why the library does not compute a problem, whatever the device."""
+    return next((x for x in _reasons(problem) if x is not None), None)
+
+
+def _reasons(problem: Problem) -> Iterator[str | None]:
+    spec = problem.spec
+    yield limits.why_not_shape(problem)
+    if spec.batch_invariant:
+        yield "batch_invariant: the library chooses an algorithm by the number of rows"
+    if problem.k == 0:
+        yield "k is 0: the library multiplies nothing; the reference fills d"
+    yield _why_not_operands(problem)
+    yield _why_not_layout(problem)
+    yield _why_not_epilogue(problem)
+    launches = _num_launches(problem)
+    if launches > _MAX_LAUNCHES:
+        yield (
+            f"the batch takes {launches} launches, because the library strides over one axis only:"
+            f" this kernel makes at most {_MAX_LAUNCHES}; merge batch axes"
+        )
+
+
+def _why_not_operands(problem: Problem) -> str | None:
+    a, b, d = (problem.dtype(name).name for name in ("a", "b", "d"))
+    mixed = dtypes.is_fp8(a) and dtypes.is_fp8(b)
+    if a != b and not mixed:
+        return f"b is {b}: the library needs {a}, as a is"
+    if a == b == "float8_e5m2":
+        return "a and b are float8_e5m2: the library needs one of them to be float8_e4m3fn"
+    if d not in _OUTPUTS[a]:
+        return f"d is {d}: for {a} the library writes {' or '.join(_OUTPUTS[a])}"
+    if problem.has("c") and problem.dtype("c") != problem.dtype("d"):
+        return f"c is {problem.dtype('c')}: the library needs {d}, as d is"
+    return None
+
+
+def _why_not_layout(problem: Problem) -> str | None:
+    spec, dtype = problem.spec, problem.dtype("a").name
+    multiple = _ROW_BYTES.get(dtype)
+    if multiple is None:
+        return None
+    if spec.a_contract != 1 or spec.b_contract != 1:
+        return f"a and b are {dtype}: the library needs both with k as their last dimension"
+    labels = "nk" if dtype == "int8" else "mnk"
+    for label in labels:
+        if problem.size[label] % multiple:
+            return (
+                f"{label} = {problem.size[label]}: for {dtype} the library needs a multiple of"
+                f" {multiple}"
+            )
+    return None
+
+
+def _why_not_epilogue(problem: Problem) -> str | None:
+    spec, dtype = problem.spec, problem.dtype("a").name
+    if spec.activation not in _ACTIVATIONS:
+        return f"activation is {spec.activation}: the library has relu and gelu"
+    if dtype in _PLAIN and (problem.has("bias") or spec.activation is not None):
+        return f"a is {dtype}: the library adds no bias and applies no activation to its products"
+    if dtype == "int8" and problem.has("alpha", "beta"):
+        return "a is int8: the library does not scale its products; leave alpha and beta out"
+    if problem.has("bias") and problem.dtype("bias") != _bias_dtype(problem):
+        return f"bias is {problem.dtype('bias')}: the library needs {_bias_dtype(problem)}"
+    if not spec.save_preactivation:
+        return None
+    if spec.activation != "gelu":
+        return f"pre-activations are saved for {spec.activation}: the library does so for gelu only"
+    if problem.dtype("z") != problem.dtype("d"):
+        return f"z is {problem.dtype('z')}: the library needs {problem.dtype('d')}, as d is"
+    if problem.n % 8:
+        return f"n = {problem.n}: to save pre-activations the library needs a multiple of 8"
+    return None
+
+
+def _bias_dtype(problem: Problem) -> jnp.dtype:
+    """That of d, but for products of 8-bit floats, which are written to float32."""
+    narrow = dtypes.is_fp8(problem.dtype("a")) and problem.dtype("d").name == "float32"
+    return jnp.dtype("bfloat16") if narrow else problem.dtype("d")
+
+
+def _num_launches(problem: Problem) -> int:
+    """As `DivideBatch` in ffi/cublaslt/product.cc divides the batch."""
+    spec = problem.spec
+    sizes = [problem.size[f"b{i}"] for i in range(len(spec.batch))]
+    shared = [
+        size
+        for size, names in zip(sizes, spec.batch, strict=True)
+        if not {"alpha", "beta"} & {*names}
+    ]
+    return math.prod(sizes) // max(1, *shared, 1)
+
+
+def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
+    del problem
+    # What NVIDIA recommends for each.
+    workspace_bytes = (32 if device.compute_capability >= (9, 0) else 4) << 20
+    return tuple(Config(index, workspace_bytes) for index in range(_NUM_ALGORITHMS))
+
+
+def prepared(problem: Problem, operands: Operands) -> tuple[Problem, Operands]:
+    """The problem with both of alpha and beta, or neither: the library reads both in one place."""
+    if not problem.has("alpha", "beta"):
+        return problem, operands
+    neutral = {"alpha": 1, "beta": 1 if problem.has("c") else 0}
+    added = {
+        name: jnp.asarray(value, problem.accumulator)
+        for name, value in neutral.items()
+        if not problem.has(name)
+    }
+    names = tuple(name for name in OPERAND_ORDER if name in (*problem.spec.operands, *added))
+    known = {**operands, **added}
+    spec = problem.spec.replace(operands=names)
+    return Problem.of(spec, [known[name] for name in names]), known
+
+
+def run_on(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array, ...]:
+    """The outputs of a problem, where the library is loaded and its target registered."""
+    problem, operands = prepared(problem, operands)
+    as_it_is = problem.spec.precision == "highest"
+    return call.call(
+        problem,
+        _NAME,
+        _NAME,
+        operands,
+        knobs=(config.index, int(as_it_is)),
+        workspace_bytes=config.workspace_bytes,
+    )
+
+
+def load_into(ours: ctypes.CDLL) -> None:
+    """Makes our library find NVIDIA's.
+
+    Raises:
+      BuildError: it is missing or cannot be loaded.
+    """
+    file = find()
+    if file is None:
+        raise BuildError(str(_why_not_found()))
+    ours.JaxgemmLoadCublasLt.restype = ctypes.c_char_p
+    error = ours.JaxgemmLoadCublasLt(file.encode())
+    if error is not None:
+        raise BuildError(error.decode())
+
+
+@functools.cache
+def _load() -> None:
+    load_into(library.register("CUDA"))
+
+
+def _run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array, ...]:
+    _load()
+    return run_on(problem, config, operands)
+
+
+KERNEL = Kernel(
+    name=_NAME,
+    version=1,
+    why_not=_why_not,
+    configs=_configs,
+    run=_run,
+    # Of the rate that the roof is drawn at, which is that of this library at its best.
+    efficiency=0.95,
+    why_not_auto=_why_not_auto,
+)

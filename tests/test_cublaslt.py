@@ -1,0 +1,393 @@
+"""cuBLASLt as a kernel: what our handler asks of it, seen by a fake library that computes on a CPU.
+
+The fake is tests/fake_cublaslt.cc. With a GPU, `tests/test_ffi_kernels.py` runs all cases of all
+kernels on the real one, and the tests at the end those that only this kernel takes.
+"""
+
+import ctypes
+import dataclasses
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxgemm import device
+from jaxgemm.ffi_kernels import build, cublaslt, instances, library
+from jaxgemm.ffi_kernels.toolchain import BuildError
+from jaxgemm.problem import Problem
+from jaxgemm.tuning import gate
+from tests import kernel_answers
+from tests.kernel_cases import EXTRAS, ODD_CASES, SMALL_CASES, KernelCase
+
+_H200 = device.named("h200")
+_U_CURVED = 4 * 2.0**-24
+_CONFIG = cublaslt.Config(index=0, workspace_bytes=1 << 12)
+_SMALL = KernelCase(m=6, n=8, k=5)
+
+_IN_FLOAT32 = {"dtype": "float32", "out": "float32", "dtypes": ()}
+_INT8 = KernelCase(m=20, n=24, k=32, layout="NT", dtype="int8", out="int32")
+_FLOAT64 = KernelCase(m=17, n=19, k=23, dtype="float64", out="float64", layout="TN")
+_FP8 = KernelCase(m=144, n=176, k=336, layout="NT", dtype="float8_e4m3fn")
+# What only this kernel takes, or takes in its own way.
+_OWN_CASES = {
+    "gelu_with_z": KernelCase(m=24, n=40, k=32, extras=EXTRAS, activation="gelu", save=True),
+    "gelu_with_z_batch": KernelCase(
+        m=24, n=40, k=32, extras=("bias",), activation="gelu", save=True, batch=((3, "a bias d"),)
+    ),
+    "beta_alone": KernelCase(m=24, n=40, k=32, extras=("c", "beta"), batch=((3, "a d"),)),
+    "alpha_alone": KernelCase(m=24, n=40, k=32, extras=("alpha",), activation="relu"),
+    "alpha_of_each_matrix": KernelCase(
+        m=24, n=40, k=32, extras=("alpha", "c"), batch=((2, "alpha c d"), (3, "b d"))
+    ),
+    "true_float32": KernelCase(m=70, n=52, k=65, precision="highest", extras=EXTRAS, **_IN_FLOAT32),
+    "float64": _FLOAT64,
+    "float64_scaled": dataclasses.replace(
+        _FLOAT64, extras=("c", "alpha", "beta"), dtypes=(("alpha", "float64"), ("beta", "float64"))
+    ),
+    "int8": _INT8,
+    "int8_and_c": dataclasses.replace(_INT8, extras=("c",), dtypes=(("c", "int32"),)),
+    "int8_batch": dataclasses.replace(_INT8, batch=((3, "a d"), (2, "b d"))),
+}
+_FP8_CASES = {
+    "e4m3": _FP8,
+    "e4m3_e5m2": dataclasses.replace(_FP8, dtypes=(("b", "float8_e5m2"),)),
+    "e5m2_e4m3": dataclasses.replace(_FP8, dtype="float8_e5m2", dtypes=(("b", "float8_e4m3fn"),)),
+    "float32_out": dataclasses.replace(_FP8, out="float32"),
+    "scaled_with_bias": dataclasses.replace(
+        _FP8, extras=("bias", "alpha"), dtypes=(("bias", "bfloat16"),), activation="relu"
+    ),
+}
+
+
+def _cases() -> dict[str, KernelCase]:
+    """Every case that the kernel takes, but for 8-bit floats, which the fake does not know."""
+    known = {**SMALL_CASES, **ODD_CASES, **_OWN_CASES}
+    return {name: x for name, x in known.items() if _why_not(x) is None}
+
+
+def _problem(case: KernelCase) -> Problem:
+    with jax.enable_x64(case.dtype == "float64"):
+        return case.problem()
+
+
+def _why_not(case: KernelCase) -> str | None:
+    return cublaslt.why_not_problem(_problem(case))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fake:
+    """The fake library.
+
+    Attributes:
+      file: it.
+      ours: our library for the CPU, which calls it.
+      loaded: the fake, for its log.
+    """
+
+    file: Path
+    ours: ctypes.CDLL
+    loaded: ctypes.CDLL
+
+    def log(self) -> list[str]:
+        """What it was asked since it was last told to forget."""
+        self.loaded.fake_cublaslt_log.restype = ctypes.c_char_p
+        return self.loaded.fake_cublaslt_log().decode().splitlines()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> _Fake:
+    """The fake, and the handler for the CPU; JAXGEMM_TEST_CXXFLAGS is for both."""
+    flags = tuple(os.environ.get("JAXGEMM_TEST_CXXFLAGS", "").split())
+    file = tmp_path_factory.mktemp("fake") / "libfake_cublaslt.so"
+    source = Path(__file__).parent / "fake_cublaslt.cc"
+    options = ("-std=c++17", "-O1", "-fPIC", "-shared", "-I", str(instances.source_folder()))
+    command = ("g++", *options, *flags, str(source), "-o", str(file))
+    subprocess.run(command, check=True)
+    ours = library.register_file(library.ensure_built(build.cpu_recipe(flags)), "cpu")
+    return _Fake(file, ours, ctypes.CDLL(str(file)))
+
+
+@pytest.fixture
+def fake(built: _Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Fake]:
+    """The fake, loaded, with an empty log."""
+    monkeypatch.setenv("JAXGEMM_CUBLASLT", str(built.file))
+    cublaslt.find.cache_clear()
+    cublaslt.load_into(built.ours)
+    built.loaded.fake_cublaslt_forget()
+    yield built
+    cublaslt.find.cache_clear()
+
+
+def _run(case: KernelCase, config: cublaslt.Config = _CONFIG) -> None:
+    """Runs a case and checks its outputs."""
+    with jax.enable_x64(case.dtype == "float64"):
+        problem, arrays = case.problem(), case.arrays()
+        outputs = jax.jit(lambda x: cublaslt.run_on(problem, config, x))(arrays)
+        jax.block_until_ready(outputs)
+        kernel_answers.check(problem, arrays, outputs, u_curved=_U_CURVED)
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("name", _cases())
+def test_the_library_is_asked_for_the_right_product(name: str) -> None:
+    _run(_cases()[name])
+
+
+_ASKED = {
+    "plain": (_SMALL, "epilogue=1 transposed=00 ", "compute=68 pointers=host batch=1"),
+    "bias": (
+        dataclasses.replace(_SMALL, extras=("bias",)),
+        "epilogue=4 ",
+        "compute=68 pointers=host",
+    ),
+    "bias_relu": (
+        dataclasses.replace(_SMALL, extras=("bias",), activation="relu"),
+        "epilogue=6 ",
+        "pointers=host",
+    ),
+    "gelu": (dataclasses.replace(_SMALL, activation="gelu"), "epilogue=32 ", "pointers=host"),
+    "gelu_with_z": (_OWN_CASES["gelu_with_z"], "epilogue=164 ", "pointers=device"),
+    "c": (dataclasses.replace(_SMALL, extras=("c",)), "epilogue=1 ", "pointers=host batch=1"),
+    "alpha": (dataclasses.replace(_SMALL, extras=("alpha",)), "epilogue=1 ", "pointers=device"),
+    "tf32": (dataclasses.replace(_SMALL, **_IN_FLOAT32), "epilogue=1 ", "compute=77"),
+    "true_float32": (
+        dataclasses.replace(_SMALL, precision="highest", **_IN_FLOAT32),
+        "epilogue=1 ",
+        "compute=68",
+    ),
+    "float64": (_FLOAT64, "epilogue=1 ", "compute=70"),
+    "int8": (_INT8, "epilogue=1 ", "compute=72"),
+    "batch": (dataclasses.replace(_SMALL, batch=((3, "a b d"),)), "epilogue=1 ", "batch=3"),
+}
+
+
+@pytest.mark.parametrize("name", _ASKED)
+def test_the_library_is_told_epilogue_precision_and_where_scalars_are(
+    name: str, fake: _Fake
+) -> None:
+    case, heuristics, matmul = _ASKED[name]
+    # Another size than in other tests, so that the heuristics are asked again.
+    _run(dataclasses.replace(case, m=case.m + 4))
+    *_, asked, called = fake.log()
+    assert asked.startswith("heuristics workspace=4096 reductions=2 ")
+    assert heuristics in asked
+    assert called.startswith("matmul algorithm=100 ")
+    assert matmul in called
+    assert called.endswith(f"workspace=4096 in_place={int('c' not in case.extras)}")
+
+
+def test_heuristics_are_asked_once_for_a_product(fake: _Fake) -> None:
+    num_runs = 24
+    for i in range(num_runs):
+        _run(KernelCase(m=30, n=31, k=32, layout="NN" if i % 2 else "NT"))
+    asked = [line for line in fake.log() if line.startswith("heuristics")]
+    # Where the host's memory is aligned in another way, the question is another one.
+    assert len(asked) == len(set(asked)) < num_runs
+    assert {line.split()[4] for line in asked} == {"transposed=00", "transposed=10"}
+    assert sum(line.startswith("matmul") for line in fake.log()) == num_runs
+
+
+def test_configs_are_the_algorithms_in_order_and_the_last_stands_for_those_past_the_end(
+    fake: _Fake,
+) -> None:
+    for index in range(4):
+        _run(KernelCase(m=35, n=36, k=37), cublaslt.Config(index, 0))
+    called = [line.split()[1] for line in fake.log() if line.startswith("matmul")]
+    # The fake says of 101 that it does not run here.
+    assert called == ["algorithm=100", *["algorithm=102"] * 3]
+
+
+def test_one_axis_of_the_batch_is_strided_over_and_the_others_are_launches(fake: _Fake) -> None:
+    batch = ((2, "a d"), (5, "b d"), (3, "alpha d"))
+    _run(KernelCase(m=5, n=6, k=7, batch=batch, extras=("alpha",)))
+    called = [line for line in fake.log() if line.startswith("matmul")]
+    assert len(called) == 6
+    assert all("batch=5" in line for line in called)
+
+
+def test_alignment_is_that_of_every_launch(fake: _Fake) -> None:
+    # The second matrix of d begins 5 · 6 elements of 2 bytes after the first.
+    _run(KernelCase(m=5, n=6, k=9, batch=((2, "a alpha d"),), extras=("alpha",)))
+    [asked] = [line for line in fake.log() if line.startswith("heuristics")]
+    assert asked.endswith(",4")
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_product_without_an_algorithm_is_an_error_that_says_so() -> None:
+    with pytest.raises(
+        jax.errors.JaxRuntimeError,
+        match=r"cublaslt: MatmulAlgoGetHeuristic of cuBLASLt: CUBLAS_STATUS_NOT_SUPPORTED",
+    ):
+        _run(KernelCase(m=5, n=13, k=7))
+
+
+@pytest.mark.usefixtures("fake")
+def test_outputs_and_workspace_do_not_depend_on_what_memory_held() -> None:
+    for _ in range(3):
+        _run(_OWN_CASES["beta_alone"], cublaslt.Config(0, 1 << 20))
+
+
+def _load_error(file: Path, built: _Fake, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("JAXGEMM_CUBLASLT", str(file))
+    cublaslt.find.cache_clear()
+    with pytest.raises(BuildError) as caught:
+        cublaslt.load_into(built.ours)
+    cublaslt.find.cache_clear()
+    return str(caught.value)
+
+
+def test_what_is_not_the_library_is_a_reason(
+    built: _Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text.so"
+    text.write_text("not a library")
+    assert "cuBLASLt cannot be loaded" in _load_error(text, built, monkeypatch)
+    other = Path(built.ours._name)
+    assert "lacks a function of cuBLASLt 13" in _load_error(other, built, monkeypatch)
+    gone = tmp_path / "gone.so"
+    assert f"JAXGEMM_CUBLASLT is {gone}, which is not a file" in _load_error(
+        gone, built, monkeypatch
+    )
+
+
+def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "why_not", lambda: None)
+    monkeypatch.setattr(cublaslt, "find", lambda: None)
+    monkeypatch.delenv("JAXGEMM_CUBLASLT", raising=False)
+    reason = cublaslt.KERNEL.why_not(_SMALL.problem(), _H200)
+    assert reason == "libcublasLt.so.13 is missing: install nvidia-cublas (jax[cuda13] brings it)"
+    monkeypatch.setattr(cublaslt, "find", lambda: "libcublasLt.so.13")
+    assert cublaslt.KERNEL.why_not(_SMALL.problem(), _H200) is None
+
+
+def test_the_library_is_looked_for_in_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cu13" / "lib" / "libcublasLt.so.13"
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
+    monkeypatch.delenv("JAXGEMM_CUBLASLT", raising=False)
+    monkeypatch.setattr(cublaslt.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(cublaslt, "_loads", lambda load: False)
+    cublaslt.find.cache_clear()
+    assert cublaslt.find() == str(file)
+    file.unlink()
+    cublaslt.find.cache_clear()
+    assert cublaslt.find() is None
+    cublaslt.find.cache_clear()
+
+
+_DECLINED: dict[str, tuple[KernelCase, str]] = {
+    "gated": (SMALL_CASES["gated"], "b_up is present"),
+    "summed": (KernelCase(batch=((3, "a b"),)), "summed over"),
+    "empty_k": (KernelCase(k=0), "k is 0"),
+    "mixed": (KernelCase(dtypes=(("b", "float16"),)), "b is float16: the library needs bfloat16"),
+    "two_e5m2": (dataclasses.replace(_FP8, dtype="float8_e5m2"), "needs one of them"),
+    "out": (SMALL_CASES["float16_to_bfloat16"], "d is bfloat16: for float16 the library writes"),
+    "c": (SMALL_CASES["narrower_c"], "c is float16: the library needs float32"),
+    "bias": (SMALL_CASES["wider_c_and_bias"], "c is float32"),
+    "silu": (SMALL_CASES["silu"], "activation is silu: the library has relu and gelu"),
+    "z": (KernelCase(save=True), "saved for None"),
+    "z_dtype": (
+        KernelCase(activation="gelu", save=True, out="float32"),
+        "z is bfloat16: the library needs float32",
+    ),
+    "z_rows": (KernelCase(n=12, activation="gelu", save=True), "n = 12: to save pre-activations"),
+    "int8_layout": (dataclasses.replace(_INT8, layout="NN"), "k as their last dimension"),
+    "int8_rows": (dataclasses.replace(_INT8, k=30), "k = 30: for int8 the library needs"),
+    "int8_alpha": (dataclasses.replace(_INT8, extras=("alpha",)), "does not scale"),
+    "float64_relu": (dataclasses.replace(_FLOAT64, activation="relu"), "applies no activation"),
+    "fp8_rows": (dataclasses.replace(_FP8, m=24), "m = 24: for float8_e4m3fn"),
+    "launches": (KernelCase(batch=((65, "a d"), (66, "b d"))), "takes 65 launches"),
+}
+
+
+@pytest.mark.parametrize("name", _DECLINED)
+def test_what_the_library_has_no_form_for_is_declined(name: str) -> None:
+    case, text = _DECLINED[name]
+    reason = _why_not(case)
+    assert reason is not None
+    assert text in reason
+    assert not reason.endswith(".")
+
+
+def test_batch_invariance_is_declined() -> None:
+    problem = _SMALL.problem()
+    invariant = dataclasses.replace(problem, spec=problem.spec.replace(batch_invariant=True))
+    assert "batch_invariant" in str(cublaslt.why_not_problem(invariant))
+
+
+def test_workspace_is_what_nvidia_recommends() -> None:
+    problem = _SMALL.problem()
+    for name, size in (("h200", 32 << 20), ("a100", 4 << 20)):
+        configs = cublaslt.KERNEL.configs(problem, device.named(name))
+        assert [config.index for config in configs] == list(range(8))
+        assert {config.workspace_bytes for config in configs} == {size}
+
+
+# Hopper adds products of 8-bit floats with 13 bits after the point of the largest of them.
+_U_FP8 = 2.0**-13
+
+
+def _poison() -> None:
+    """Leaves NaN in the memory that is allocated next."""
+    jax.block_until_ready(jnp.full(1 << 28, jnp.nan, jnp.float32))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*_OWN_CASES, *_FP8_CASES])
+def test_every_algorithm_is_right_on_a_gpu_and_repeats_its_bits(name: str) -> None:
+    case, target = {**_OWN_CASES, **_FP8_CASES}[name], device.current()
+    u_mul = _U_FP8 if name in _FP8_CASES else 0.0
+    with jax.enable_x64(case.dtype == "float64"):
+        problem, arrays = case.problem(), case.arrays()
+        assert cublaslt.KERNEL.why_not(problem, target) is None
+        for config in cublaslt.KERNEL.configs(problem, target):
+            run = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))
+            outputs = run(arrays)
+            kernel_answers.check(problem, arrays, outputs, u_mul=u_mul, u_curved=_U_CURVED)
+            _poison()
+            for again, first in zip(run(arrays), outputs, strict=True):
+                np.testing.assert_array_equal(np.asarray(again), np.asarray(first), str(config))
+
+
+# With scalars on the device, every algorithm must look at beta before it reads c, which is d where
+# there is none.
+_LARGE = {
+    "alpha_alone": KernelCase(2048, 2048, 1024, extras=("alpha",)),
+    "c_is_not_read": KernelCase(
+        2048, 2048, 1024, extras=("c", "beta"), scalars=(1.0, 0.0), nan_c=True
+    ),
+    "c_is_not_read_with_bias": KernelCase(
+        1024, 4096, 4096, "NT", extras=EXTRAS, scalars=(0.5, 0.0), nan_c=True, activation="relu"
+    ),
+    "float32_out": KernelCase(
+        2048,
+        2048,
+        1024,
+        "TN",
+        out="float32",
+        extras=("c", "alpha", "beta"),
+        dtypes=(("c", "float32"),),
+        scalars=(0.5, 0.0),
+        nan_c=True,
+    ),
+    "split": KernelCase(256, 256, 16384, extras=("alpha",)),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", _LARGE)
+def test_memory_that_beta_hides_is_not_read_on_a_gpu(name: str) -> None:
+    case = _LARGE[name]
+    problem, arrays = case.problem(), case.arrays()
+    for config in cublaslt.KERNEL.configs(problem, device.current()):
+        _poison()
+        [d] = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))(arrays)
+        assert gate.error(problem, arrays, d) <= 1, config
