@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import jaxgemm
-from benchmarks import cases, jax_pallas, torch_baselines
+from benchmarks import cases, cublaslt, jax_pallas, torch_baselines
 from benchmarks.cases import Case, Function, Operands
 from benchmarks.variants import Implementation, Variant, compiled, forward_and_vjp
 from jaxgemm import FallbackWarning, device, dispatch, epilogue, registry
@@ -27,8 +27,10 @@ def _explained(case: Case, mode: str, backend: str) -> dict[str, Any]:
         function = forward_and_vjp(function, case.differentiable)
     rows = jaxgemm.explain(function, case.avals(mode)).rows
     facts: dict[str, Any] = {"config": "; ".join(_config(row) for row in rows)}
-    if rows and isinstance(rows[0].plan, dispatch.Plan) and rows[0].kernel != "xla.reference":
-        estimate = rows[0].plan.choices[0].estimate
+    choice = rows[0].plan.choices[0] if rows and isinstance(rows[0].plan, dispatch.Plan) else None
+    # A library does not say what its tiles are.
+    if choice is not None and choice.config.smem_bytes:
+        estimate = choice.estimate
         facts |= {"waves": estimate.waves, "tail_utilisation": estimate.tail_utilisation}
     return facts
 
@@ -214,6 +216,7 @@ def implementations() -> dict[str, Implementation]:
         _jnp_dot(True),
         _xla_best(),
         _ragged_dot(),
+        cublaslt.IMPLEMENTATION,
         *jax_pallas.IMPLEMENTATIONS,
         *torch_baselines.IMPLEMENTATIONS,
         *(_ours(kernel.name, kernel.name) for kernel in registry.kernels()),

@@ -23,7 +23,8 @@ def family_of(impl: str) -> str:
         return "torch"
     if impl.startswith("jax."):
         return "Pallas in JAX"
-    return {"xla.best": "best of XLA"}.get(impl, impl.split("[")[0])
+    named = {"xla.best": "best of XLA", "cublaslt-best": "best of cuBLASLt"}
+    return named.get(impl, impl.split("[")[0])
 
 
 @dataclasses.dataclass(frozen=True)

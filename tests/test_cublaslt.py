@@ -16,9 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import cublaslt as benchmark
+from benchmarks import manifest
+from benchmarks.runner import Options, Runner
 from jaxgemm import device
 from jaxgemm.ffi_kernels import build, cublaslt, instances, library
 from jaxgemm.ffi_kernels.toolchain import BuildError
+from jaxgemm.kernel import Operands
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import gate
 from tests import kernel_answers
@@ -230,6 +234,28 @@ def test_a_product_without_an_algorithm_is_an_error_that_says_so() -> None:
 def test_outputs_and_workspace_do_not_depend_on_what_memory_held() -> None:
     for _ in range(3):
         _run(_OWN_CASES["beta_alone"], cublaslt.Config(0, 1 << 20))
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_benchmark_tries_every_algorithm_and_reports_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = set()
+
+    def run(problem: Problem, config: cublaslt.Config, operands: Operands) -> tuple[jax.Array, ...]:
+        tried.add(config.index)
+        return cublaslt.run_on(problem, config, operands)
+
+    kernel = dataclasses.replace(cublaslt.KERNEL, why_not=lambda p, d: None, run=run)
+    monkeypatch.setattr(benchmark, "_KERNEL", kernel)
+    row = manifest.Row(
+        "r", 16, 24, 16, batch=2, a_dtype="float32", b_dtype="float32", out_dtype="float32"
+    )
+    runner = Runner(Options(backends=("cublaslt-best",), iterations=3))
+    ((_, [record]),) = runner.run([row])
+    assert (record.impl, record.status) == ("cublaslt-best", "ok"), record.reason
+    assert record.config.startswith("algorithm=")
+    assert tried == set(range(8))
 
 
 def _load_error(file: Path, built: _Fake, monkeypatch: pytest.MonkeyPatch) -> str:
