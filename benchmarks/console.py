@@ -23,6 +23,8 @@ def line(record: Record) -> str:
         return f"{start} {_counters(record)}"
     if record.status != "ok":
         return f"{start} {record.status}: {record.reason}"
+    if record.tflops is None or record.gbps is None:
+        return f"{start} {record.median_us:10.2f}"
     ratio = interval = "-"
     if record.ratio is not None and record.impl != record.baseline:
         assert record.ratio_low is not None
@@ -30,7 +32,7 @@ def line(record: Record) -> str:
         ratio = f"{record.ratio:.3f}"
         interval = f"{record.ratio_low:.3f}-{record.ratio_high:.3f}"
     numbers = f"{record.median_us:10.2f} {record.tflops:8.1f} {record.gbps:7.0f}"
-    if record.tflops is not None and record.tflops < 10:
+    if record.tflops < 10:
         numbers = f"{record.median_us:10.2f} {record.tflops:8.3f} {record.gbps:7.1f}"
     state = f"{_whole(record.sm_mhz):>5} {_whole(record.power_w):>4}"
     notes = "" if record.mode == "forward" else f" {record.mode}"

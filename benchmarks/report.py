@@ -1,4 +1,4 @@
-"""Writes tables between the markers of README.md and docs/, and pictures into docs/pictures/.
+"""Writes tables between the markers of README files and docs/, and pictures into docs/pictures/.
 
     python -m benchmarks.report            everything, from benchmarks/results/
     python -m benchmarks.report --check    exits with 1 if a table would change; writes nothing
@@ -36,7 +36,8 @@ def load(folder: pathlib.Path) -> list[Results]:
 def write_tables(target: pathlib.Path, devices: Sequence[Results], *, check: bool) -> list[str]:
     """Fills the markers of every document; returns the names of those that differed."""
     changed = []
-    for path in (target / "README.md", *sorted((target / "docs").glob("*.md"))):
+    readmes = (target / name / "README.md" for name in ("", "ffi"))
+    for path in (*readmes, *sorted((target / "docs").glob("*.md"))):
         if not path.exists():
             continue
         text = path.read_text()

@@ -9,7 +9,10 @@ from benchmarks.records import Record
 from jaxgemm.tuning.times import TIE
 
 _BLOCK = re.compile(r"(<!-- table:(?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
-_OTHERS = ("jnp.dot", "lax.ragged_dot", "best of XLA", "Pallas in JAX", "torch")
+_OTHERS = (
+    *("jnp.dot", "lax.ragged_dot", "best of XLA", "best of cuBLASLt"),
+    *("Pallas in JAX", "torch"),
+)
 # A marker names a suite and a device; this one is what the README shows.
 _SUITES = {"dense": "readme"}
 _LADDER = {
@@ -35,6 +38,8 @@ def of_marker(name: str, devices: Sequence[Results]) -> str | None:
     found = next((d for d in devices if d.name.split("_")[-1] == device), None)
     if found is None:
         return None
+    if suite == "first_use":
+        return _first_use([r for r in found.found if r.suite == suite])
     if suite in _LADDER:
         body = _LADDER[suite](found)
         # Once a document is enough.
@@ -70,6 +75,21 @@ def _table(rows: dict[str, list[Record]], sustained: dict[str, list[Record]]) ->
             cells += [f"{later.tflops:.3g}", _ratio(later)] if later else ["", ""]
         lines.append(cells)
     return markdown.table(lines)
+
+
+def _first_use(some: Sequence[Record]) -> str | None:
+    """What a user waits for once."""
+    if not some:
+        return None
+    lines = [["", "", "seconds"], ["---", "---", "--:"]]
+    for record in some:
+        seconds = 1e-6 * (record.median_us or 0.0)
+        lines.append(
+            [record.row, record.config, f"{seconds:.3f}" if seconds < 1 else f"{seconds:.1f}"]
+        )
+    place, commit = (_each([getattr(r, x) for r in some]) for x in ("device", "commit"))
+    commands = _each([f"`{r.command}`" for r in some])
+    return f"{markdown.table(lines)}\n\nMedians. {place}; commit {commit}. Made by {commands}."
 
 
 def _what(record: Record) -> str:

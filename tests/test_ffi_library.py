@@ -270,6 +270,29 @@ def test_command_builds_and_informs(
     assert "ended with 1" in capsys.readouterr().err
 
 
+def test_command_puts_a_library_beside_the_package(
+    compiler: _Compiler, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert library.prebuilt() is None
+    monkeypatch.setattr(library, "_PREBUILT", compiler.path.parent / "prebuilt" / "x.so")
+    assert command.main(["build", "--prebuilt"]) == 0
+    path = library.prebuilt()
+    assert path is not None
+    assert str(path) in capsys.readouterr().out
+    assert [x.name for x in path.parent.iterdir()] == ["x.so"]
+    # It may be for other machines than this one.
+    assert any("compute_80" in line for line in compiler.calls())
+    compiler.write(version="another")
+    num_calls = len(compiler.calls())
+    assert library.why_not_built() is None
+    assert len(compiler.calls()) == num_calls
+    assert command.main(["build"]) == 0
+    assert f"{path} is taken instead" in capsys.readouterr().err
+    monkeypatch.setattr(library, "_PREBUILT", compiler.path / "below_a_file" / "x.so")
+    assert command.main(["build", "--prebuilt"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
 _PTXAS = """
 ptxas info    : Compiling entry function 'kernel' for 'sm_80'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads

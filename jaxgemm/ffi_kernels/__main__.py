@@ -1,7 +1,10 @@
 """Builds the CUDA library ahead of time, or says what there is.
 
-python -m jaxgemm.ffi_kernels build [--archs=80,90a]
+python -m jaxgemm.ffi_kernels build [--archs=80,90a] [--prebuilt]
 python -m jaxgemm.ffi_kernels info
+
+With --prebuilt the library is put beside the package, for machines or users without a compiler that
+share the installation: an image, say. It is then taken as it is, whatever becomes of the sources.
 """
 
 import argparse
@@ -35,16 +38,19 @@ def _info() -> None:
         "architectures": " ".join(f"sm_{arch}" for arch in library.archs()),
         "instances": f"{len(instances.instances())} of {', '.join(instances.kernel_names())}",
         "folder": library.cache_folder(),
+        "prebuilt": library.prebuilt() or "none",
         "library": library.why_not_built() or "built",
     }
     for name, value in rows.items():
         print(f"{name:14} {value}")
 
 
-def _build(archs: tuple[str, ...]) -> None:
-    start = time.monotonic()
-    path = library.ensure_built(build.cuda_recipe(archs))
+def _build(archs: tuple[str, ...], *, prebuilt: bool) -> None:
+    start, recipe = time.monotonic(), build.cuda_recipe(archs)
+    path = library.prebuild(recipe) if prebuilt else library.ensure_built(recipe)
     print(f"{path}, after {time.monotonic() - start:.0f} s")
+    if (taken := library.prebuilt()) not in (None, path):
+        print(f"{taken} is taken instead, as long as it is there", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,13 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="say what was found")
     parsed = commands.add_parser("build", help="build the CUDA library, unless it is there")
-    parsed.add_argument("--archs", help="architectures, as in 80,90a; default: those of the GPUs")
+    parsed.add_argument("--archs", help="as in 80,90a; default: those of the GPUs")
+    parsed.add_argument("--prebuilt", action="store_true", help="put it beside the package")
     options = parser.parse_args(argv)
     if options.command == "info":
         _info()
         return 0
     try:
-        _build(tuple(options.archs.split(",")) if options.archs else library.archs())
+        archs = instances.DEFAULT_ARCHS if options.prebuilt else library.archs()
+        named = tuple(options.archs.split(",")) if options.archs else archs
+        _build(named, prebuilt=options.prebuilt)
     except BuildError as error:
         print(f"jaxgemm: {error}", file=sys.stderr)
         return 1

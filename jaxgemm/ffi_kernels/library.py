@@ -8,6 +8,7 @@ first runs. Importing never builds, and asking `why_not` never does either.
 import ctypes
 import functools
 import os
+import shutil
 from pathlib import Path
 
 import filelock
@@ -105,6 +106,30 @@ def ensure_built(recipe: build.Recipe) -> Path:
     finally:
         forget()
     return path
+
+
+def prebuild(recipe: build.Recipe) -> Path:
+    """Puts the library of a recipe beside the package, where it is taken before any other.
+
+    Raises:
+      BuildError: it cannot be built, or the package's folder cannot be written.
+    """
+    built = ensure_built(recipe)
+    partial = _PREBUILT.with_suffix(f".{os.getpid()}.so")
+    try:
+        _PREBUILT.parent.mkdir(exist_ok=True)
+        shutil.copyfile(built, partial)
+        # Moved at once, so that nobody loads a part of it.
+        partial.replace(_PREBUILT)
+    except OSError as error:
+        raise BuildError(f"{_PREBUILT.parent} cannot be written: {error}") from error
+    forget()
+    return _PREBUILT
+
+
+def prebuilt() -> Path | None:
+    """The library beside the package, if there is one."""
+    return _PREBUILT if _PREBUILT.exists() else None
 
 
 def _what(recipe: build.Recipe) -> str:
