@@ -46,12 +46,17 @@ struct Sm90Dense {
   static const char* Launch(const GemmParams& params, cudaStream_t stream);
 };
 
-// Maps of operands that are read and of outputs that TMA can address, and the order of tiles.
+// Maps of operands that are read and of outputs that TMA can address, which matrices they take, and
+// the order of tiles.
 struct Sm90Plan {
   CUtensorMap a;
   CUtensorMap b;
   CUtensorMap d;
   CUtensorMap z;
+  OwnMatrices a_matrices;
+  OwnMatrices b_matrices;
+  // As z has them too.
+  OwnMatrices d_matrices;
   TileWalk walk;
 };
 
@@ -120,13 +125,8 @@ struct Sm90Work {
     return place;
   }
 
-  // Which of its own matrices an operand contributes.
-  __device__ __forceinline__ int OwnMatrix(const Tensor& tensor, int64_t matrix,
-                                           int64_t rows) const {
-    if (params.num_batch_axes == 0) {
-      return 0;
-    }
-    return static_cast<int>(MatrixOffset(params, tensor, matrix) / (rows * tensor.row_stride));
+  __device__ __forceinline__ BatchPlace BatchPlaceOf(const TilePlace& place) const {
+    return BatchPlace::Of(params, place.matrix);
   }
 
  private:
@@ -141,9 +141,6 @@ __device__ void Produce(const Sm90Work<Kernel>& work, int lane) {
   using ATile = typename Kernel::ATile;
   using BTile = typename Kernel::BTile;
   constexpr uint32_t kStageBytes = ATile::kBytes + BTile::kBytes;
-  const GemmParams& params = work.params;
-  const int a_rows = Kernel::kAMajor == Major::kK ? params.m : params.k;
-  const int b_rows = Kernel::kBMajor == Major::kK ? params.n : params.k;
   if (work.num_steps > 0) {
     PrefetchTensorMap(&work.plan.a);
     PrefetchTensorMap(&work.plan.b);
@@ -152,10 +149,9 @@ __device__ void Produce(const Sm90Work<Kernel>& work, int lane) {
   RingPosition<Kernel::kStages> at;
   for (int turn = 0; work.Has(turn); ++turn) {
     const TilePlace place = work.At(turn);
-    const TileOrigin a = {place.m_index * Kernel::kTileM,
-                          work.OwnMatrix(params.a, place.matrix, a_rows)};
-    const TileOrigin b = {place.n_index * Kernel::kTileN,
-                          work.OwnMatrix(params.b, place.matrix, b_rows)};
+    const BatchPlace batch = work.BatchPlaceOf(place);
+    const TileOrigin a = {place.m_index * Kernel::kTileM, work.plan.a_matrices.At(batch)};
+    const TileOrigin b = {place.n_index * Kernel::kTileN, work.plan.b_matrices.At(batch)};
     for (int step = 0; step < work.num_steps; ++step) {
       uint64_t* full = &ring.full[at.stage];
       WaitBarrierGuarded(&ring.empty[at.stage], at.parity ^ 1);
@@ -255,12 +251,13 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
     const TilePlace place = work.At(turn);
     const int m_offset = place.m_index * Kernel::kTileM;
     const int n_offset = place.n_index * Kernel::kTileN;
+    const BatchPlace batch = work.BatchPlaceOf(place);
     BiasInFlight<Kernel::kTileN> bias;
     if (has_bias) {
-      bias.Load(params, place.matrix, n_offset, thread);
+      bias.Load(params, batch, n_offset, thread);
     }
     const int row = m_offset + first_row + kWarpRows * warp;
-    epilogue.Begin(place.matrix, work.OwnMatrix(params.d, place.matrix, params.m));
+    epilogue.Begin(batch, work.plan.d_matrices.At(batch));
     epilogue.PrefetchTile<Kernel::kParts, Kernel::kTileN / 2>(row, n_offset);
     if constexpr (Kernel::kTurns) {
       at = RingPosition<Kernel::kStages>::At(static_cast<int64_t>(turn) * work.num_steps);
@@ -282,7 +279,11 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
     if (has_bias) {
       bias.Publish(bias_smem, kBiasBarrier + consumer, thread);
     }
-    epilogue.Store(acc, row, n_offset, bias_smem);
+    if (epilogue.IsPlain<typename Kernel::T>()) {
+      epilogue.StorePlain<typename Kernel::T>(acc, row, n_offset);
+    } else {
+      epilogue.Store(acc, row, n_offset, bias_smem);
+    }
   }
   epilogue.Finish();
 }
@@ -324,13 +325,16 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
 #endif
 }
 
-// Fills the plan's maps. Returns null, or what went wrong.
+// Fills the plan but for the order of tiles. Returns null, or what went wrong.
 template <class Kernel>
 const char* MakeMaps(const GemmParams& params, Sm90Plan* plan) {
   const StoredSize d_size = {params.m, params.n};
   const char* error = nullptr;
+  plan->d_matrices = OwnMatrices::Of(params, params.d, d_size.rows);
   // With k = 0 there is nothing to load.
   if (params.k > 0) {
+    plan->a_matrices = OwnMatrices::Of(params, params.a, StoredSizeOfA(params).rows);
+    plan->b_matrices = OwnMatrices::Of(params, params.b, StoredSizeOfB(params).rows);
     error =
         MakeTensorMap(params, params.a, StoredSizeOfA(params), Kernel::ATile::kBoxRows, &plan->a);
     if (error == nullptr) {

@@ -19,4 +19,57 @@ JAXGEMM_HOST_DEVICE int64_t MatrixOffset(const GemmParams& params, const Tensor&
   return offset;
 }
 
+// Along each batch axis, which entry makes a matrix of d: found once, for all operands.
+struct BatchPlace {
+  int32_t entries[kMaxBatchAxes];
+
+  // `matrix` is less than 2^31.
+  static JAXGEMM_HOST_DEVICE BatchPlace Of(const GemmParams& params, int32_t matrix) {
+    BatchPlace place = {};
+    uint32_t rest = static_cast<uint32_t>(matrix);
+    for (int axis = kMaxBatchAxes - 1; axis > 0; --axis) {
+      if (axis < params.num_batch_axes) {
+        const uint32_t size = static_cast<uint32_t>(params.batch_sizes[axis]);
+        place.entries[axis] = static_cast<int32_t>(rest % size);
+        rest /= size;
+      }
+    }
+    place.entries[0] = static_cast<int32_t>(rest);
+    return place;
+  }
+
+  // Elements from the start of an operand to the part of it that makes the matrix.
+  JAXGEMM_HOST_DEVICE int64_t Offset(const Tensor& tensor) const {
+    int64_t offset = 0;
+    for (int axis = 0; axis < kMaxBatchAxes; ++axis) {
+      offset += entries[axis] * tensor.batch_strides[axis];
+    }
+    return offset;
+  }
+};
+
+// Which of its own matrices an operand contributes: it has those of the axes that it has, in memory
+// order.
+struct OwnMatrices {
+  // How many of them an entry of an axis is.
+  int32_t strides[kMaxBatchAxes];
+
+  static OwnMatrices Of(const GemmParams& params, const Tensor& tensor, int64_t rows) {
+    OwnMatrices own = {};
+    for (int axis = 0; axis < params.num_batch_axes; ++axis) {
+      own.strides[axis] =
+          static_cast<int32_t>(tensor.batch_strides[axis] / (rows * tensor.row_stride));
+    }
+    return own;
+  }
+
+  JAXGEMM_HOST_DEVICE int32_t At(const BatchPlace& place) const {
+    int32_t matrix = 0;
+    for (int axis = 0; axis < kMaxBatchAxes; ++axis) {
+      matrix += place.entries[axis] * strides[axis];
+    }
+    return matrix;
+  }
+};
+
 }  // namespace jaxgemm

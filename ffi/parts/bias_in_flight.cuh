@@ -15,9 +15,9 @@ struct BiasInFlight {
   static constexpr int kCount = (kTileN + kWarpgroupSize - 1) / kWarpgroupSize;
   float values[kCount];
 
-  __device__ __forceinline__ void Load(const GemmParams& params, int64_t matrix, int n_offset,
-                                       int thread) {
-    const int64_t offset = MatrixOffset(params, params.bias, matrix);
+  __device__ __forceinline__ void Load(const GemmParams& params, const BatchPlace& batch,
+                                       int n_offset, int thread) {
+    const int64_t offset = batch.Offset(params.bias);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int column = n_offset + thread + i * kWarpgroupSize;

@@ -12,6 +12,21 @@ __device__ __forceinline__ float ToFloat(float x) { return x; }
 __device__ __forceinline__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ float ToFloat(__half x) { return __half2float(x); }
 
+template <typename T>
+constexpr DType DTypeOf();
+template <>
+constexpr DType DTypeOf<float>() {
+  return DType::kF32;
+}
+template <>
+constexpr DType DTypeOf<__nv_bfloat16>() {
+  return DType::kBF16;
+}
+template <>
+constexpr DType DTypeOf<__half>() {
+  return DType::kF16;
+}
+
 // For the epilogue, where the dtype is known at run time only: the branch is the same for all.
 __device__ __forceinline__ float LoadElement(const void* data, DType dtype, int64_t index) {
   switch (dtype) {

@@ -1,15 +1,12 @@
 // The epilogue of wgmma: from accumulators in registers, through shared memory, to d and z by TMA.
 //
-// A warp finishes its 16 rows in slices of 64 columns. Of a slice a lane holds 2 x 16 values, of
-// rows r and r + 8 (see ptx/wgmma.cuh): v[16 h + x] is in row r + 8 h and column
-// 8 (x / 2) + 2 q + x % 2. Warps do not wait for one another: each has its own two staging slots,
-// in turns, of 16 rows of 128 bytes, swizzled as TMA expects it. Outputs that TMA cannot address
-// leave the slots by ordinary stores.
+// A warp finishes its 16 rows in slices of 64 columns. Warps do not wait for one another: each has
+// its own two staging slots, in turns, of 16 rows of 128 bytes, swizzled as TMA expects it. Outputs
+// that TMA cannot address leave the slots by ordinary stores.
 #pragma once
 
-#include "parts/activation.h"
 #include "parts/batch.h"
-#include "parts/elements.cuh"
+#include "parts/slice.cuh"
 #include "parts/tensor_map.cuh"
 #include "ptx/cta.cuh"
 #include "ptx/matrix.cuh"
@@ -18,95 +15,9 @@
 
 namespace jaxgemm {
 
-inline constexpr int kSliceColumns = 64;
-inline constexpr int kSliceValues = 32;
 inline constexpr int kWarpRows = 16;
 inline constexpr int kSlotBytes = kWarpRows * kSwizzleBytes;
 inline constexpr int kSlotsPerWarp = 2;
-
-// Two values as two elements of 16 bits, the first in the lower half.
-template <DType kDType>
-__device__ __forceinline__ uint32_t Pack(float low, float high) {
-  if constexpr (kDType == DType::kBF16) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(pair);
-  } else {
-    const __half2 pair = __floats2half2_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(pair);
-  }
-}
-
-template <Activation kActivation>
-__device__ __forceinline__ void ActivateAll(float (&v)[kSliceValues]) {
-#pragma unroll
-  for (float& x : v) {
-    x = Activate(kActivation, x);
-  }
-}
-
-// As ActivateAll for functions of many instructions, eight values at a time: all at once they would
-// need more registers than there are. The values are rotated, because registers have no index.
-template <Activation kActivation>
-__device__ __forceinline__ void ActivateInTurns(float (&v)[kSliceValues]) {
-  constexpr int kCount = 8;
-#pragma unroll 1
-  for (int turn = 0; turn < kSliceValues / kCount; ++turn) {
-    float done[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      done[i] = Activate(kActivation, v[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kSliceValues; ++i) {
-      v[i] = i + kCount < kSliceValues ? v[i + kCount] : done[i + kCount - kSliceValues];
-    }
-  }
-}
-
-// One switch for all values, so that the code of each activation is there once.
-__device__ __forceinline__ void ActivateAll(Activation activation, float (&v)[kSliceValues]) {
-  switch (activation) {
-    case Activation::kNone:
-      break;
-    case Activation::kRelu:
-      ActivateAll<Activation::kRelu>(v);
-      break;
-    case Activation::kGelu:
-      ActivateAll<Activation::kGelu>(v);
-      break;
-    case Activation::kGeluExact:
-      ActivateAll<Activation::kGeluExact>(v);
-      break;
-    case Activation::kSilu:
-      ActivateAll<Activation::kSilu>(v);
-      break;
-    case Activation::kSigmoid:
-      ActivateAll<Activation::kSigmoid>(v);
-      break;
-    case Activation::kTanh:
-      ActivateInTurns<Activation::kTanh>(v);
-      break;
-    case Activation::kRelu2:
-      ActivateAll<Activation::kRelu2>(v);
-      break;
-  }
-}
-
-// The column within a slice of v[16 h + x].
-__device__ __forceinline__ int ColumnInSlice(int lane, int x) {
-  return 8 * (x / 2) + lane % 4 * 2 + x % 2;
-}
-
-// Two elements from a multiple of their size.
-__device__ __forceinline__ float2 LoadPair(const float* from) {
-  return *reinterpret_cast<const float2*>(from);
-}
-__device__ __forceinline__ float2 LoadPair(const __nv_bfloat16* from) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from));
-}
-__device__ __forceinline__ float2 LoadPair(const __half* from) {
-  return __half22float2(*reinterpret_cast<const __half2*>(from));
-}
 
 // What a warp needs to finish its rows of a tile of d.
 class WarpEpilogue {
@@ -120,15 +31,14 @@ class WarpEpilogue {
         slots_(slots),
         lane_(lane) {}
 
-  // Reads what belongs to matrix `matrix` of the batch, of which the next tiles are. `d_matrix`
-  // counts in memory order.
-  __device__ void Begin(int64_t matrix, int d_matrix) {
-    alpha_ = Scalar(params_.alpha, matrix);
-    beta_ = Scalar(params_.beta, matrix);
+  // Reads what belongs to the matrix of the next tile. `d_matrix` counts in memory order.
+  __device__ void Begin(const BatchPlace& batch, int d_matrix) {
+    alpha_ = Scalar(params_.alpha, batch);
+    beta_ = Scalar(params_.beta, batch);
     // beta = 0 means that c is not read: NaN in c never shows.
     reads_c_ = params_.c.data != nullptr && beta_ != 0.0f;
     d_matrix_ = d_matrix;
-    c_offset_ = MatrixOffset(params_, params_.c, matrix);
+    c_offset_ = batch.Offset(params_.c);
   }
 
   // Asks for c of the tile that `Store` takes next, from the same element on, to be in the L2 cache
@@ -177,15 +87,45 @@ class WarpEpilogue {
     }
   }
 
+  // Whether d is the product itself, in 16-bit elements of the type of the operands.
+  template <typename T>
+  __device__ bool IsPlain() const {
+    const bool adds = params_.c.data != nullptr || params_.bias.data != nullptr;
+    return d_map_ != nullptr && params_.d.dtype == DTypeOf<T>() && params_.z.data == nullptr &&
+           params_.alpha.data == nullptr && !adds && params_.activation == Activation::kNone;
+  }
+
+  // As Store, where d IsPlain: a short way through code that no problem before it may have loaded.
+  template <typename T, int kParts, int kAccumulators>
+  __device__ void StorePlain(const float (&acc)[kParts][kAccumulators], int first_row,
+                             int n_offset) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int first = 0; first < kAccumulators; first += kSliceValues) {
+        char* slot = TakeSlot();
+#pragma unroll
+        for (int x = 0; x < kSliceValues; x += 8) {
+          const float* from = acc[part] + first + x;
+          const uint32_t matrices[4] = {
+              Pack<DTypeOf<T>()>(from[0], from[1]), Pack<DTypeOf<T>()>(from[2], from[3]),
+              Pack<DTypeOf<T>()>(from[4], from[5]), Pack<DTypeOf<T>()>(from[6], from[7])};
+          StoreMatrices(Chunk(slot, lane_ % 16, x / 4 + lane_ / 16), matrices);
+        }
+        SendBox(slot, d_map_, first_row + 64 * part, n_offset + 2 * first);
+      }
+    }
+  }
+
   // Waits until everything is written; no lane may exit before.
   __device__ void Finish() { WaitForStores(); }
 
  private:
-  __device__ float Scalar(const Tensor& tensor, int64_t matrix) const {
+  __device__ float Scalar(const Tensor& tensor, const BatchPlace& batch) const {
     if (tensor.data == nullptr) {
       return 1.0f;
     }
-    return static_cast<const float*>(tensor.data)[MatrixOffset(params_, tensor, matrix)];
+    return static_cast<const float*>(tensor.data)[batch.Offset(tensor)];
   }
 
   // Asks for a slice of c, of which a row lies in at most three lines of a cache: the elements that
@@ -342,6 +282,10 @@ class WarpEpilogue {
       StoreElements<Bits>(slot, tensor, row, column);
       return;
     }
+    SendBox(slot, map, row, column);
+  }
+
+  __device__ void SendBox(char* slot, const CUtensorMap* map, int row, int column) {
     // Every lane's writes become visible to the copy engine, then one lane starts it.
     FenceAsyncProxy();
     __syncwarp();
