@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import jax
 
-from jaxgemm.ffi_kernels import build, instances, library, toolchain
+from jaxgemm.ffi_kernels import build, cublaslt, instances, library, toolchain
 from jaxgemm.ffi_kernels.toolchain import BuildError
 
 
@@ -35,6 +35,7 @@ def _info() -> None:
         "compiler": "none" if nvcc is None else f"{nvcc.path}, found in {nvcc.found_in}",
         "host compiler": toolchain.find_cxx() or "none",
         "driver": _driver(),
+        "cuBLASLt": cublaslt.find() or "none",
         "architectures": " ".join(f"sm_{arch}" for arch in library.archs()),
         "instances": f"{len(instances.instances())} of {', '.join(instances.kernel_names())}",
         "folder": library.cache_folder(),
