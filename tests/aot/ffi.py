@@ -5,7 +5,8 @@
 Needs nvcc and g++, and `pip install "jax[cuda13-local]"`; with nvidia-cuda-cuobjdump and
 nvidia-cuda-nvdisasm the machine code is read too. An instance fails if the compiler warns, spills,
 uses local memory or more registers than its row says, or lacks the tensor-core instructions that
-its row promises. Then XLA compiles a call of every kernel for an H200, with the library loaded.
+its row promises. Then XLA compiles a call of every kernel for an H200, with the library loaded, and
+must put it into a command buffer, which becomes a CUDA graph.
 """
 
 import dataclasses
@@ -124,6 +125,7 @@ def _compile_calls(path: Path) -> int:
     import jax
 
     from jaxgemm.ffi_kernels import KERNELS, call, instances, library
+    from jaxgemm.tuning import graphs
     from tests.aot.targets import TARGETS
     from tests.kernel_cases import EXTRAS, KernelCase
 
@@ -144,7 +146,12 @@ def _compile_calls(path: Path) -> int:
         }
         f = jax.jit(lambda x, p=problem, k=kernel.name, i=instance: call.call(p, k, i, x))
         try:
-            text = f.trace(operands).lower(lowering_platforms=("cuda",)).compile().as_text()
+            lowered = f.trace(operands).lower(lowering_platforms=("cuda",))
+            with tempfile.TemporaryDirectory() as folder:
+                options = {"xla_gpu_graph_min_graph_size": 1, "xla_dump_to": folder}
+                text = lowered.compile(compiler_options=options).as_text()
+                [thunks] = Path(folder).glob("*after_thunk_passes.txt")
+                assert graphs.is_graph(thunks.read_text()), thunks.read_text()
             assert f"jaxgemm.{kernel.name}" in text, text
         except Exception as error:
             print(f"{kernel.name}: FAILED in XLA: {error}")

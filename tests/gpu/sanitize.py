@@ -1,10 +1,16 @@
 """Runs small problems with tails through every kernel, to be watched by compute-sanitizer.
 
-    compute-sanitizer --tool memcheck python -m tests.gpu.sanitize
-    compute-sanitizer --tool racecheck python -m tests.gpu.sanitize --cases=all_tails
+    compute-sanitizer --error-exitcode=1 --tool=memcheck python -m tests.gpu.sanitize
+    compute-sanitizer --error-exitcode=1 --tool=initcheck python -m tests.gpu.sanitize
+    compute-sanitizer --error-exitcode=1 --tool=racecheck python -m tests.gpu.sanitize \
+        --cases=all_tails
 
-The program prints what it ran; the tool prints what it found and says so in its exit code.
+The program prints what it ran; the tool prints what it found and says so in its exit code. Every
+buffer is an allocation of its own here, as the tool knows no smaller ones: JAX would otherwise cut
+all of them from one.
 """
+
+import os
 
 import jax
 from absl import app, flags
@@ -22,6 +28,8 @@ _CONFIGS = flags.DEFINE_integer("configs", 2, "how many configs of each, from bo
 def main(argv: list[str]) -> None:
     """Runs every case with the first and last configs of every kernel that accepts it."""
     del argv
+    # Read when JAX first sees the device.
+    os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"
     target = device.current()
     # The last one is the XLA reference.
     for kernel in registry.kernels()[:-1]:
