@@ -1,5 +1,6 @@
 // A cuBLASLt for machines without one: it computes what the descriptors say, on the host, element
 // by element, and keeps a log of what it was asked. Column-major, as the library is.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -51,6 +52,14 @@ std::string& Log() {
   return log;
 }
 
+// Without NaN and infinities.
+double FromF8(uint8_t bits, int mantissa_bits, int bias) {
+  const int exponent = (bits & 0x7f) >> mantissa_bits;
+  const double fraction = (bits & ((1 << mantissa_bits) - 1)) / double(1 << mantissa_bits);
+  const double size = std::ldexp(fraction + (exponent > 0), std::max(exponent, 1) - bias);
+  return bits & 0x80 ? -size : size;
+}
+
 double Load(const void* data, int32_t type, int64_t index) {
   switch (type) {
     case kR64F:
@@ -67,6 +76,10 @@ double Load(const void* data, int32_t type, int64_t index) {
       return static_cast<const int8_t*>(data)[index];
     case kR32I:
       return static_cast<const int32_t*>(data)[index];
+    case kR8FE4M3:
+      return FromF8(static_cast<const uint8_t*>(data)[index], 3, 7);
+    case kR8FE5M2:
+      return FromF8(static_cast<const uint8_t*>(data)[index], 2, 15);
     default:
       return static_cast<const float*>(data)[index];
   }

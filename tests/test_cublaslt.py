@@ -1,7 +1,7 @@
 """cuBLASLt as a kernel: what our handler asks of it, seen by a fake library that computes on a CPU.
 
-The fake is tests/fake_cublaslt.cc. With a GPU, `tests/test_ffi_kernels.py` runs all cases of all
-kernels on the real one, and the tests at the end those that only this kernel takes.
+The fake is tests/fake_cublaslt.cc. With a GPU, `tests/test_ffi_kernels.py` and
+`tests/test_cublaslt_gpu.py` run the same on the real one.
 """
 
 import ctypes
@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from benchmarks import cublaslt as benchmark
@@ -24,53 +22,18 @@ from jaxgemm.ffi_kernels import build, cublaslt, instances, library
 from jaxgemm.ffi_kernels.toolchain import BuildError
 from jaxgemm.kernel import Operands
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import gate
 from tests import kernel_answers
-from tests.kernel_cases import EXTRAS, ODD_CASES, SMALL_CASES, KernelCase
+from tests.cublaslt_cases import FLOAT64, FP8, FP8_CASES, IN_FLOAT32, INT8, OWN_CASES, U_CURVED
+from tests.kernel_cases import ODD_CASES, SMALL_CASES, KernelCase
 
 _H200 = device.named("h200")
-_U_CURVED = 4 * 2.0**-24
 _CONFIG = cublaslt.Config(index=0, workspace_bytes=1 << 12)
 _SMALL = KernelCase(m=6, n=8, k=5)
 
-_IN_FLOAT32 = {"dtype": "float32", "out": "float32", "dtypes": ()}
-_INT8 = KernelCase(m=20, n=24, k=32, layout="NT", dtype="int8", out="int32")
-_FLOAT64 = KernelCase(m=17, n=19, k=23, dtype="float64", out="float64", layout="TN")
-_FP8 = KernelCase(m=144, n=176, k=336, layout="NT", dtype="float8_e4m3fn")
-# What only this kernel takes, or takes in its own way.
-_OWN_CASES = {
-    "gelu_with_z": KernelCase(m=24, n=40, k=32, extras=EXTRAS, activation="gelu", save=True),
-    "gelu_with_z_batch": KernelCase(
-        m=24, n=40, k=32, extras=("bias",), activation="gelu", save=True, batch=((3, "a bias d"),)
-    ),
-    "beta_alone": KernelCase(m=24, n=40, k=32, extras=("c", "beta"), batch=((3, "a d"),)),
-    "alpha_alone": KernelCase(m=24, n=40, k=32, extras=("alpha",), activation="relu"),
-    "alpha_of_each_matrix": KernelCase(
-        m=24, n=40, k=32, extras=("alpha", "c"), batch=((2, "alpha c d"), (3, "b d"))
-    ),
-    "true_float32": KernelCase(m=70, n=52, k=65, precision="highest", extras=EXTRAS, **_IN_FLOAT32),
-    "float64": _FLOAT64,
-    "float64_scaled": dataclasses.replace(
-        _FLOAT64, extras=("c", "alpha", "beta"), dtypes=(("alpha", "float64"), ("beta", "float64"))
-    ),
-    "int8": _INT8,
-    "int8_and_c": dataclasses.replace(_INT8, extras=("c",), dtypes=(("c", "int32"),)),
-    "int8_batch": dataclasses.replace(_INT8, batch=((3, "a d"), (2, "b d"))),
-}
-_FP8_CASES = {
-    "e4m3": _FP8,
-    "e4m3_e5m2": dataclasses.replace(_FP8, dtypes=(("b", "float8_e5m2"),)),
-    "e5m2_e4m3": dataclasses.replace(_FP8, dtype="float8_e5m2", dtypes=(("b", "float8_e4m3fn"),)),
-    "float32_out": dataclasses.replace(_FP8, out="float32"),
-    "scaled_with_bias": dataclasses.replace(
-        _FP8, extras=("bias", "alpha"), dtypes=(("bias", "bfloat16"),), activation="relu"
-    ),
-}
-
 
 def _cases() -> dict[str, KernelCase]:
-    """Every case that the kernel takes, but for 8-bit floats, which the fake does not know."""
-    known = {**SMALL_CASES, **ODD_CASES, **_OWN_CASES}
+    """Every case that the kernel takes."""
+    known = {**SMALL_CASES, **ODD_CASES, **OWN_CASES, **FP8_CASES}
     return {name: x for name, x in known.items() if _why_not(x) is None}
 
 
@@ -133,7 +96,7 @@ def _run(case: KernelCase, config: cublaslt.Config = _CONFIG) -> None:
         problem, arrays = case.problem(), case.arrays()
         outputs = jax.jit(lambda x: cublaslt.run_on(problem, config, x))(arrays)
         jax.block_until_ready(outputs)
-        kernel_answers.check(problem, arrays, outputs, u_curved=_U_CURVED)
+        kernel_answers.check(problem, arrays, outputs, u_curved=U_CURVED)
 
 
 @pytest.mark.usefixtures("fake")
@@ -155,17 +118,17 @@ _ASKED = {
         "pointers=host",
     ),
     "gelu": (dataclasses.replace(_SMALL, activation="gelu"), "epilogue=32 ", "pointers=host"),
-    "gelu_with_z": (_OWN_CASES["gelu_with_z"], "epilogue=164 ", "pointers=device"),
+    "gelu_with_z": (OWN_CASES["gelu_with_z"], "epilogue=164 ", "pointers=device"),
     "c": (dataclasses.replace(_SMALL, extras=("c",)), "epilogue=1 ", "pointers=host batch=1"),
     "alpha": (dataclasses.replace(_SMALL, extras=("alpha",)), "epilogue=1 ", "pointers=device"),
-    "tf32": (dataclasses.replace(_SMALL, **_IN_FLOAT32), "epilogue=1 ", "compute=77"),
+    "tf32": (dataclasses.replace(_SMALL, **IN_FLOAT32), "epilogue=1 ", "compute=77"),
     "true_float32": (
-        dataclasses.replace(_SMALL, precision="highest", **_IN_FLOAT32),
+        dataclasses.replace(_SMALL, precision="highest", **IN_FLOAT32),
         "epilogue=1 ",
         "compute=68",
     ),
-    "float64": (_FLOAT64, "epilogue=1 ", "compute=70"),
-    "int8": (_INT8, "epilogue=1 ", "compute=72"),
+    "float64": (FLOAT64, "epilogue=1 ", "compute=70"),
+    "int8": (INT8, "epilogue=1 ", "compute=72"),
     "batch": (dataclasses.replace(_SMALL, batch=((3, "a b d"),)), "epilogue=1 ", "batch=3"),
 }
 
@@ -233,7 +196,7 @@ def test_a_product_without_an_algorithm_is_an_error_that_says_so() -> None:
 @pytest.mark.usefixtures("fake")
 def test_outputs_and_workspace_do_not_depend_on_what_memory_held() -> None:
     for _ in range(3):
-        _run(_OWN_CASES["beta_alone"], cublaslt.Config(0, 1 << 20))
+        _run(OWN_CASES["beta_alone"], cublaslt.Config(0, 1 << 20))
 
 
 @pytest.mark.usefixtures("fake")
@@ -314,7 +277,7 @@ _DECLINED: dict[str, tuple[KernelCase, str]] = {
     "summed": (KernelCase(batch=((3, "a b"),)), "summed over"),
     "empty_k": (KernelCase(k=0), "k is 0"),
     "mixed": (KernelCase(dtypes=(("b", "float16"),)), "b is float16: the library needs bfloat16"),
-    "two_e5m2": (dataclasses.replace(_FP8, dtype="float8_e5m2"), "needs one of them"),
+    "two_e5m2": (dataclasses.replace(FP8, dtype="float8_e5m2"), "needs one of them"),
     "out": (SMALL_CASES["float16_to_bfloat16"], "d is bfloat16: for float16 the library writes"),
     "c": (SMALL_CASES["narrower_c"], "c is float16: the library needs float32"),
     "bias": (SMALL_CASES["wider_c_and_bias"], "c is float32"),
@@ -325,11 +288,11 @@ _DECLINED: dict[str, tuple[KernelCase, str]] = {
         "z is bfloat16: the library needs float32",
     ),
     "z_rows": (KernelCase(n=12, activation="gelu", save=True), "n = 12: to save pre-activations"),
-    "int8_layout": (dataclasses.replace(_INT8, layout="NN"), "k as their last dimension"),
-    "int8_rows": (dataclasses.replace(_INT8, k=30), "k = 30: for int8 the library needs"),
-    "int8_alpha": (dataclasses.replace(_INT8, extras=("alpha",)), "does not scale"),
-    "float64_relu": (dataclasses.replace(_FLOAT64, activation="relu"), "applies no activation"),
-    "fp8_rows": (dataclasses.replace(_FP8, m=24), "m = 24: for float8_e4m3fn"),
+    "int8_layout": (dataclasses.replace(INT8, layout="NN"), "k as their last dimension"),
+    "int8_rows": (dataclasses.replace(INT8, k=30), "k = 30: for int8 the library needs"),
+    "int8_alpha": (dataclasses.replace(INT8, extras=("alpha",)), "does not scale"),
+    "float64_relu": (dataclasses.replace(FLOAT64, activation="relu"), "applies no activation"),
+    "fp8_rows": (dataclasses.replace(FP8, m=24), "m = 24: for float8_e4m3fn"),
     "launches": (KernelCase(batch=((65, "a d"), (66, "b d"))), "takes 65 launches"),
 }
 
@@ -355,77 +318,3 @@ def test_workspace_is_what_nvidia_recommends() -> None:
         configs = cublaslt.KERNEL.configs(problem, device.named(name))
         assert [config.index for config in configs] == list(range(8))
         assert {config.workspace_bytes for config in configs} == {size}
-
-
-# Hopper adds products of 8-bit floats with 13 bits after the point of the largest of them.
-_U_FP8 = 2.0**-13
-
-
-def _poison() -> None:
-    """Leaves NaN in the memory that is allocated next."""
-    jax.block_until_ready(jnp.full(1 << 28, jnp.nan, jnp.float32))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", [*_OWN_CASES, *_FP8_CASES])
-def test_every_algorithm_is_right_on_a_gpu_and_repeats_its_bits(name: str) -> None:
-    case, target = {**_OWN_CASES, **_FP8_CASES}[name], device.current()
-    u_mul = _U_FP8 if name in _FP8_CASES else 0.0
-    with jax.enable_x64(case.dtype == "float64"):
-        problem, arrays = case.problem(), case.arrays()
-        assert cublaslt.KERNEL.why_not(problem, target) is None
-        for config in cublaslt.KERNEL.configs(problem, target):
-            run = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))
-            outputs = run(arrays)
-            kernel_answers.check(problem, arrays, outputs, u_mul=u_mul, u_curved=_U_CURVED)
-            _poison()
-            for again, first in zip(run(arrays), outputs, strict=True):
-                np.testing.assert_array_equal(np.asarray(again), np.asarray(first), str(config))
-
-
-# With scalars on the device, every algorithm must look at beta before it reads c, which is d where
-# there is none.
-_LARGE = {
-    "alpha_alone": KernelCase(2048, 2048, 1024, extras=("alpha",)),
-    "c_is_not_read": KernelCase(
-        2048, 2048, 1024, extras=("c", "beta"), scalars=(1.0, 0.0), nan_c=True
-    ),
-    "c_is_not_read_with_bias": KernelCase(
-        1024, 4096, 4096, "NT", extras=EXTRAS, scalars=(0.5, 0.0), nan_c=True, activation="relu"
-    ),
-    "float32_out": KernelCase(
-        2048,
-        2048,
-        1024,
-        "TN",
-        out="float32",
-        extras=("c", "alpha", "beta"),
-        dtypes=(("c", "float32"),),
-        scalars=(0.5, 0.0),
-        nan_c=True,
-    ),
-    "split": KernelCase(256, 256, 16384, extras=("alpha",)),
-}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", _LARGE)
-def test_memory_that_beta_hides_is_not_read_on_a_gpu(name: str) -> None:
-    case = _LARGE[name]
-    problem, arrays = case.problem(), case.arrays()
-    for config in cublaslt.KERNEL.configs(problem, device.current()):
-        _poison()
-        [d] = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))(arrays)
-        assert gate.error(problem, arrays, d) <= 1, config
-
-
-@pytest.mark.gpu
-def test_every_device_has_a_context_of_its_own() -> None:
-    case = KernelCase(m=72, n=80, k=96, extras=("bias",))
-    problem = case.problem()
-    [config, *_] = cublaslt.KERNEL.configs(problem, device.current())
-    run = jax.jit(lambda x: cublaslt.KERNEL.run(problem, config, x))
-    for target in reversed(jax.devices()):
-        outputs = run(jax.device_put(case.arrays(), target))
-        assert outputs[0].devices() == {target}
-        kernel_answers.check(problem, case.arrays(), outputs, u_curved=_U_CURVED)
