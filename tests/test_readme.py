@@ -16,6 +16,7 @@ from jaxgemm import dtypes, registry
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+LADDER = (ROOT / "docs" / "ladder.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 FUNCTIONS = [name for name in jaxgemm.__all__ if inspect.isfunction(getattr(jaxgemm, name))]
@@ -99,7 +100,9 @@ def test_table_of_support_holds(dtype: str, operation: str, kernel: str):
     assert [row.kernel for row in shown.rows] == [kernel], str(shown)
 
 
-@pytest.mark.parametrize("text", [README, ARCHITECTURE], ids=["README", "architecture"])
+@pytest.mark.parametrize(
+    "text", [README, ARCHITECTURE, LADDER], ids=["README", "architecture", "ladder"]
+)
 def test_named_files_exist(text: str):
     paths = set(re.findall(r"`([\w.]+/(?:[\w./]*\w\.\w+|[\w./]*/|))`", text))
     paths |= {"LICENSE", "Makefile"}
