@@ -11,7 +11,6 @@ forms of `cuda.mma_sync` are its pipeline with one to five stages.
 import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from absl import app, flags
 
@@ -101,7 +100,8 @@ def _counted(row: Row, timed: Record) -> Record:
         predicted_l2_bytes=timed.predicted_l2_bytes,
     )
     try:
-        counted = ncu.counted("benchmarks.ladder", f"{row.name} {timed.impl}")
+        wanted = f"{row.name} {timed.impl} {timed.config}"
+        counted = ncu.counted("benchmarks.ladder", wanted)
     except Exception as error:
         return records.failed(empty, error)
     moved = cases.of(row).total_bytes("forward")
@@ -109,11 +109,12 @@ def _counted(row: Row, timed: Record) -> Record:
 
 
 def _run_child(wanted: str) -> None:
-    """Runs one implementation of one row under ncu."""
-    name, impl = wanted.split()
+    """Runs one config of one implementation of one row under ncu."""
+    name, impl, config = wanted.split(maxsplit=2)
     case = cases.of(next(row for row in _rows() if row.name == name))
     sets = case.inputs("forward")
-    variant: Any = next(iter(climbed()[impl].variants(case, "forward", sets[0])))
+    variants = climbed()[impl].variants(case, "forward", sets[0])
+    variant = next(x for x in variants if x.config == config)
     ncu.look_at(variant.call, [variant.prepare(x) for x in sets])
 
 
