@@ -127,7 +127,7 @@ def _roofs(axes: Any, low: float, high: float, bandwidth: float, peaks: dict[str
         axes.plot([1e3 * peak / bandwidth, high], [peak, peak], color="black")
         _note(axes, f"{name} {peak:.0f} TFLOP/s", (high, peak), (0, 5), "black", ha="right")
     # Above the slope, where nothing can be that DRAM has to feed; most of the way up.
-    at = low * (1e3 * top / bandwidth / low) ** 0.65
+    at = low * (1e3 * top / bandwidth / low) ** 0.8
     text = f"bandwidth {bandwidth:.0f} GB/s"
     _note(axes, text, (at, at * bandwidth / 1e3), (-8, 2), "black", ha="right")
 
