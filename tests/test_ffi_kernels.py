@@ -246,7 +246,7 @@ def test_estimates_are_in_the_order_of_the_ladder() -> None:
         (KernelCase(m=33, n=64, k=127), 33 * 256),
         (KernelCase(m=33, n=65, k=127), 33 * 256 + 127 * 144),
         (KernelCase(m=33, n=65, k=127, layout="TT"), 127 * 80 + 65 * 256),
-        (KernelCase(m=33, n=64, k=127, batch=((3, "a d"), (5, "d"))), 3 * 33 * 256),
+        (KernelCase(m=33, n=64, k=127, batch=((3, "a d"), (5, "b d"))), 3 * 33 * 256),
         (KernelCase(m=33, n=65, k=0), 0),
         (KernelCase(m=1, n=64, k=128), 256),
     ],

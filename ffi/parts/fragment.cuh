@@ -91,7 +91,7 @@ class WarpEpilogue {
   template <typename T>
   __device__ bool IsPlain() const {
     const bool adds = params_.c.data != nullptr || params_.bias.data != nullptr;
-    return d_map_ != nullptr && params_.d.dtype == DTypeOf<T>() && params_.z.data == nullptr &&
+    return params_.d.dtype == DTypeOf<T>() && params_.z.data == nullptr &&
            params_.alpha.data == nullptr && !adds && params_.activation == Activation::kNone;
   }
 
@@ -112,7 +112,7 @@ class WarpEpilogue {
               Pack<DTypeOf<T>()>(from[4], from[5]), Pack<DTypeOf<T>()>(from[6], from[7])};
           StoreMatrices(Chunk(slot, lane_ % 16, x / 4 + lane_ / 16), matrices);
         }
-        SendBox(slot, d_map_, first_row + 64 * part, n_offset + 2 * first);
+        SendSlot<uint16_t>(slot, params_.d, d_map_, first_row + 64 * part, n_offset + 2 * first);
       }
     }
   }
