@@ -43,7 +43,7 @@ def write_tables(target: pathlib.Path, devices: Sequence[Results], *, check: boo
         text = path.read_text()
         filled = tables.fill(text, lambda name: tables.of_marker(name, devices))
         if filled != text:
-            changed.append(path.name)
+            changed.append(str(path.relative_to(target)))
             if not check:
                 path.write_text(filled)
     return changed
