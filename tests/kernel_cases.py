@@ -30,6 +30,7 @@ class KernelCase:
       save: whether z is an output.
       precision: of float32 operands.
       nan_c: whether c is NaN everywhere.
+      specials: whether a and b each have a NaN, an infinity and a negative one.
     """
 
     m: int = 128
@@ -46,6 +47,7 @@ class KernelCase:
     save: bool = False
     precision: str = "default"
     nan_c: bool = False
+    specials: bool = False
 
     def problem(self) -> Problem:
         """The value that kernels see."""
@@ -84,6 +86,11 @@ class KernelCase:
                 arrays[name] = value * (1 + steps)
         if self.nan_c:
             arrays["c"] = np.full_like(arrays["c"], np.nan)
+        if self.specials:
+            for name, offset in (("a", 1), ("b", 3)):
+                x = arrays[name].reshape(-1, arrays[name].shape[-1])
+                for i, value in enumerate((np.nan, np.inf, -np.inf)):
+                    x[offset + 5 * i, offset + 7 * i] = value
         return {n: jnp.asarray(x, problem.dtype(n)) for n, x in arrays.items()}
 
 
@@ -110,6 +117,7 @@ SMALL_CASES = {
     "wider_c_and_bias": KernelCase(extras=EXTRAS, dtypes=(("c", "float32"), ("bias", "float32"))),
     "narrower_c": KernelCase(extras=("c",), dtypes=(("c", "float16"),), out="float32"),
     "nan_is_kept": KernelCase(extras=("c",), nan_c=True, activation="relu"),
+    "special_values": KernelCase(m=192, k=96, specials=True, extras=("bias",)),
     "bias_relu": KernelCase(extras=("bias",), activation="relu"),
     "bias_gelu": KernelCase(extras=("bias",), activation="gelu", n=192),
     "silu": KernelCase(activation="silu", out="float32"),
@@ -138,6 +146,15 @@ SMALL_CASES = {
     ),
     "batch_of_different_axes": KernelCase(m=64, n=64, k=64, batch=((2, "a d"), (3, "b d"))),
 }
+# On two SMs these take a whole number of waves of tiles with as many rows as they have, and more
+# waves of powers of two.
+FITTING_CASES = {
+    "144": KernelCase(m=144, n=512, k=80, layout="NT", extras=("bias",), activation="silu"),
+    "160": KernelCase(m=160, n=256, k=80, extras=EXTRAS, activation="gelu", save=True),
+    "176": KernelCase(m=176, n=512, k=80, extras=EXTRAS, activation="relu", save=True),
+    "208": KernelCase(m=208, n=512, k=336, layout="NT", extras=("c",), specials=True),
+    "tails": KernelCase(m=272, n=192, k=80, batch=((3, "a b c d"),), extras=("c", "bias")),
+}
 # Sizes, strides and activations that kernels with wider loads decline.
 ODD_CASES = {
     "odd": KernelCase(m=131, n=67, k=37, extras=EXTRAS, activation="relu2", save=True),
@@ -164,6 +181,8 @@ LARGE_CASES = {
     "4096_tn": KernelCase(4096, 4096, 4096, layout="TN"),
     "4096_tt": KernelCase(4096, 4096, 4096, layout="TT"),
     "wide_bias_gelu": KernelCase(4096, 14336, 4096, extras=("bias",), activation="gelu"),
+    "wide_bias_relu": KernelCase(4096, 14336, 4096, extras=("bias",), activation="relu"),
+    "wide_silu": KernelCase(4096, 14336, 4096, activation="silu"),
     "wide_beta_c": KernelCase(4096, 14336, 4096, extras=("c", "beta")),
     "gated_silu": KernelCase(4096, 7168, 4096, extras=("b_up",), activation="silu"),
     "4096_float32_out": KernelCase(4096, 4096, 4096, out="float32"),
@@ -173,4 +192,8 @@ LARGE_CASES = {
     "batch_64": KernelCase(512, 512, 128, batch=((64, "a b d"),)),
     "batch_8": KernelCase(4096, 4096, 512, batch=((8, "a b d"),)),
     "short_k": KernelCase(8192, 8192, 64),
+    "5120": KernelCase(5120, 5120, 5120),
+    "1536_nt": KernelCase(1536, 1536, 4096, layout="NT", extras=("bias",), activation="silu"),
+    "1600": KernelCase(1600, 1600, 4096, extras=EXTRAS, activation="gelu", save=True),
+    "1664": KernelCase(1664, 1664, 4096),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
 import pytest
 from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interpreter
 
@@ -15,8 +16,9 @@ from jaxgemm import device, dtypes
 from jaxgemm.kernel import Config, Kernel
 from jaxgemm.problem import Problem
 from pallas_kernels import KERNELS
+from pallas_kernels.hopper import dense
 from tests import kernel_answers
-from tests.kernel_cases import EXTRAS, SMALL_CASES, KernelCase
+from tests.kernel_cases import EXTRAS, FITTING_CASES, SMALL_CASES, KernelCase
 
 _HOPPER = device.named("h200")
 # Fewer CTAs than tiles, so that every CTA works on several and its rings go on across them.
@@ -51,6 +53,11 @@ def _accepted() -> list[Any]:
     ]
 
 
+# In special values; the interpreter warns of them in numpy's words.
+_MAY_BE_NAN = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+
+
+@_MAY_BE_NAN
 @pytest.mark.parametrize(("kernel", "case"), _accepted())
 def test_interpreted_kernel_is_right_and_has_no_races(kernel: Kernel, case: KernelCase) -> None:
     """The smallest tile of each kind of config."""
@@ -74,6 +81,37 @@ _ODD_TILES = KernelCase(m=144, n=272, k=80, layout="TT")
 )
 def test_every_interpreted_config_is_right(kernel: Kernel, config: Config) -> None:
     _interpret(kernel, _ODD_TILES, config)
+
+
+def _fitting_configs(case: KernelCase) -> list[Any]:
+    """The configs of the other heights, of which consumers compute the transpose."""
+    configs = dense.configs(case.problem(), _TWO_SMS)
+    return [config for config in configs if config.computes_transpose]
+
+
+@_MAY_BE_NAN
+@pytest.mark.parametrize("name", FITTING_CASES)
+def test_interpreted_tile_that_fits_is_right(name: str) -> None:
+    case = FITTING_CASES[name]
+    configs = _fitting_configs(case)
+    assert configs
+    _interpret(dense.KERNEL, case, configs[-1])
+
+
+def test_tiles_that_fit_take_turns_if_there_is_more_than_one_wave() -> None:
+    ways = {
+        config.takes_turns for case in FITTING_CASES.values() for config in _fitting_configs(case)
+    }
+    assert ways == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("size", "cta_tile_m"), [(1536, 144), (1600, 160), (1664, 176), (5120, 144), (4096, None)]
+)
+def test_other_heights_are_for_sizes_that_they_fit(size: int, cta_tile_m: int | None) -> None:
+    problem = KernelCase(size, size, 4096).problem()
+    found = {x.cta_tile_m for x in dense.configs(problem, _HOPPER) if x.computes_transpose}
+    assert found == ({cta_tile_m} if cta_tile_m else set())
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -172,6 +210,17 @@ def test_dense_kernel_declines_with_a_reason(name: str) -> None:
     assert not reason.endswith(".")
 
 
+# Some waves, of which the last is partly filled, and more steps than the ring has slots.
+_REPEATED = KernelCase(m=5120, n=1280, k=1024, extras=("bias",), activation="gelu")
+
+
+def _way(config: Any) -> str:
+    """What distinguishes configs in how their warpgroups work together."""
+    if config.computes_transpose:
+        return "transposed"
+    return "takes turns" if config.takes_turns else "cooperates"
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kernel", "case"), _accepted())
 def test_every_config_is_right_on_a_gpu_with_the_same_bits(
@@ -182,3 +231,42 @@ def test_every_config_is_right_on_a_gpu_with_the_same_bits(
     if reason := kernel.why_not(problem, target):
         pytest.skip(f"{target.name}: {reason}")
     kernel_answers.check_every_config(kernel, problem, case.arrays(), **_roundoffs(problem))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FITTING_CASES)
+def test_tiles_that_fit_are_right_on_a_gpu_with_the_bits_of_the_others(name: str) -> None:
+    if device.current().compute_capability != _HOPPER.compute_capability:
+        pytest.skip("these tiles are for Hopper")
+    case = FITTING_CASES[name]
+    on_two_sms = dataclasses.replace(
+        dense.KERNEL, configs=lambda problem, _: dense.configs(problem, _TWO_SMS)
+    )
+    kernel_answers.check_every_config(on_two_sms, case.problem(), case.arrays())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["takes turns", "cooperates", "transposed"])
+def test_thousand_runs_on_a_gpu_give_the_same_bits(way: str) -> None:
+    target = device.current()
+    if dense.KERNEL.why_not(_REPEATED.problem(), target):
+        pytest.skip(f"{target.name} does not run this kernel")
+    problem, arrays = _REPEATED.problem(), _REPEATED.arrays()
+    config = next(x for x in dense.configs(problem, target) if _way(x) == way)
+
+    def bits(operands: dict[str, jax.Array]) -> jax.Array:
+        [d] = dense.run(problem, config, operands)
+        return jax.lax.bitcast_convert_type(d, jnp.uint16)
+
+    @jax.jit
+    def num_changed(operands: dict[str, jax.Array]) -> jax.Array:
+        first = bits(operands)
+
+        def step(i: jax.Array, count: jax.Array) -> jax.Array:
+            # What depends on the step cannot be moved out of the loop.
+            operands_now, _ = jax.lax.optimization_barrier((operands, i))
+            return count + jnp.sum(bits(operands_now) != first)
+
+        return jax.lax.fori_loop(0, 1000, step, jnp.int32(0))
+
+    assert num_changed(arrays) == 0

@@ -22,14 +22,16 @@ class Scalars:
     beta: jax.Array | None
 
 
-def load_bias(bias_gmem: Any, offset: jax.Array, columns: int) -> jax.Array:
+def load_bias(bias_gmem: Any, offset: jax.Array, columns: int, n_axis: int = 1) -> jax.Array:
     """(columns,) of the bias (n,), laid out to be broadcast along the rows of an accumulator.
+
+    Or, where n is axis 0 of the accumulator, along its columns.
 
     Past the end the last columns are read instead: a plain load has no bounds check, and what is
     computed there is clipped by the store.
     """
     source = bias_gmem.at[pl.ds(jnp.minimum(offset, bias_gmem.shape[0] - columns), columns)]
-    return plgpu.load(source, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+    return plgpu.load(source, layout=plgpu.Layout.WGMMA.reduce(1 - n_axis), optimized=False)
 
 
 def apply(
@@ -38,6 +40,7 @@ def apply(
     c: jax.Array | None,
     bias: jax.Array | None,
     scalars: Scalars,
+    n_axis: int = 1,
 ) -> dict[str, jax.Array]:
     """The outputs, not yet rounded: z = alpha · a·b + beta · c + bias, and d = act(z) [· z_up].
 
@@ -47,10 +50,11 @@ def apply(
       c: (rows, columns) in its own dtype, or None.
       bias: (columns,) in its own dtype, or None.
       scalars: alpha and beta.
+      n_axis: the axis of columns of d; 0 where everything here is transposed.
     """
     shape, dtype = products[0].shape, products[0].dtype
     c = None if c is None else c.astype(dtype)
-    bias = None if bias is None else lax.broadcast_in_dim(bias.astype(dtype), shape, (1,))
+    bias = None if bias is None else lax.broadcast_in_dim(bias.astype(dtype), shape, (n_axis,))
     # Mosaic has no select with a scalar predicate, so beta is spread out first.
     beta = None if scalars.beta is None else jnp.broadcast_to(scalars.beta, shape)
     saved = [epilogue.preactivation(x, scalars.alpha, c, beta, bias) for x in products]

@@ -14,6 +14,9 @@ The ring goes on across output tiles. The consumers either
     take turns   (ping-pong) each has every second tile, and finishes it while the other multiplies:
                  smaller tiles, more loads, but Tensor Cores never wait for an epilogue
 
+wgmma's first factor has 64 rows or a multiple, its second any multiple of 8 columns. So where tiles
+of other heights fill the waves better, consumers multiply bᵀ · aᵀ and store the transpose.
+
 Nothing but the ring orders the turns: slots arrive tile by tile, so a consumer multiplies when the
 other has its last slots. Optionally two neighbouring CTAs form a cluster, in which each loads half
 of the tile that both need and sends it to both.
@@ -49,15 +52,13 @@ from pallas_kernels.common import epilogue, tiles
 from pallas_kernels.common.schedule import Tile, num_matrices, operand_matrix
 from pallas_kernels.hopper.dense_config import (
     NUM_CONSUMERS,
-    SLICE_ROWS,
     Config,
     Side,
-    configs,
     products,
     staged,
     tile_order,
-    why_not,
 )
+from pallas_kernels.hopper.dense_shapes import configs, why_not
 
 # 128 threads of each role; together they hold at most 65536 registers.
 _PRODUCER_REGISTERS, _CONSUMER_REGISTERS = 24, 240
@@ -122,7 +123,7 @@ class _Cta:
         m_offset += self.wg * self.config.wg_tile[0] if self._divides("m") else 0
         rows, columns = self.config.slice_within(index)
         return (
-            _span(m_offset + rows.start, SLICE_ROWS),
+            _span(m_offset + rows.start, self.config.slice_rows),
             _span(self.n_offset(tile) + columns.start, self.config.slice_columns),
         )
 
@@ -170,7 +171,7 @@ def _produce(cta: _Cta, tile: Tile) -> None:
 
 def _multiply(cta: _Cta, tile: Tile, accs: Sequence[Any]) -> None:
     """Adds the products of this consumer's part to `accs`; the last step is left in flight."""
-    spec, refs = cta.problem.spec, cta.refs
+    spec, config, refs = cta.problem.spec, cta.config, cta.refs
     rows, columns = cta.wg_part()
 
     @pl.loop(0, cta.num_steps)
@@ -184,7 +185,11 @@ def _multiply(cta: _Cta, tile: Tile, accs: Sequence[Any]) -> None:
             b_smem = getattr(refs, f"{name}_smem").at[stage]
             if spec.b_contract == 1:
                 b_smem = b_smem.transpose((1, 0))
-            plgpu.wgmma(acc, a_smem.at[rows], b_smem.at[:, columns])
+            a_part, b_part = a_smem.at[rows], b_smem.at[:, columns]
+            if config.computes_transpose:
+                plgpu.wgmma(acc, b_part.transpose((1, 0)), a_part.transpose((1, 0)))
+            else:
+                plgpu.wgmma(acc, a_part, b_part)
         # Only this step may still be reading, so the slot of the step before is empty.
         plgpu.wgmma_wait(len(accs))
 
@@ -206,7 +211,8 @@ def _load_bias(cta: _Cta, tile: Tile, index: int) -> jax.Array | None:
     if not cta.problem.has("bias"):
         return None
     offset = cta.n_offset(tile) + cta.config.slice_within(index)[1].start
-    return epilogue.load_bias(cta.matrix("bias", tile), offset, cta.config.slice_columns)
+    columns, n_axis = cta.config.slice_columns, cta.config.n_axis
+    return epilogue.load_bias(cta.matrix("bias", tile), offset, columns, n_axis)
 
 
 def _load_c(cta: _Cta, tile: Tile, index: int) -> None:
@@ -215,6 +221,11 @@ def _load_c(cta: _Cta, tile: Tile, index: int) -> None:
         refs, at = cta.refs, (cta.wg, cta.slot(tile, index))
         c_slice = cta.matrix("c", tile).at[cta.slice_at(tile, index)]
         plgpu.copy_gmem_to_smem(c_slice, refs.c_smem.at[at], refs.c_full.at[at])
+
+
+def _as_in_acc(config: Config, slice_smem: Any) -> Any:
+    """A slice of c, d or z (rows, columns), turned as the accumulator is."""
+    return slice_smem.transpose((1, 0)) if config.computes_transpose else slice_smem
 
 
 def _store(
@@ -235,14 +246,15 @@ def _store(
         c = None
         if problem.has("c"):
             plgpu.barrier_wait(refs.c_full.at[at])
-            c = refs.c_smem[at]
-        part = [product[config.slice_within(index)] for product in accumulated]
-        outputs = epilogue.apply(problem, part, c, bias, scalars)
+            c = _as_in_acc(config, refs.c_smem.at[at])[...]
+        part = [product[config.slice_within_acc(index)] for product in accumulated]
+        outputs = epilogue.apply(problem, part, c, bias, scalars, config.n_axis)
         bias = next_bias
         # The store that used the slot before has read it.
         plgpu.wait_smem_to_gmem(config.slots - 1, wait_read_only=True)
         for name in problem.spec.outputs:
-            getattr(refs, f"{name}_smem")[at] = outputs[name].astype(problem.dtype(name))
+            staging = _as_in_acc(config, getattr(refs, f"{name}_smem").at[at])
+            staging[...] = outputs[name].astype(problem.dtype(name))
         plgpu.commit_smem()
         for name in problem.spec.outputs:
             target = cta.matrix(name, tile).at[cta.slice_at(tile, index)]
@@ -285,7 +297,7 @@ def _body(problem: Problem, config: Config, refs: types.SimpleNamespace) -> None
             pl.loop(0, config.stages)(lambda stage: plgpu.barrier_arrive(refs.ab_empty.at[stage]))
 
         def consume_tile(tile: Tile) -> None:
-            accs = [plgpu.ACC(config.wg_tile, jnp.float32)] * config.num_products
+            accs = [plgpu.ACC(config.acc_shape, jnp.float32)] * config.num_products
             pl.run_scoped(lambda *accs: _consume(cta, cta.part(tile), *accs), *accs)
 
         turns = (cta.wg, NUM_CONSUMERS) if config.takes_turns else (0, 1)
@@ -301,7 +313,7 @@ def _scratch(problem: Problem, config: Config) -> dict[str, Any]:
     a_tile = (tile_m, tile_k) if problem.spec.a_contract == 1 else (tile_k, tile_m)
     b_tile = (tile_k, tile_n) if problem.spec.b_contract == 0 else (tile_n, tile_k)
     slots = (NUM_CONSUMERS, config.slots)
-    slices = (*slots, SLICE_ROWS, config.slice_columns)
+    slices = (*slots, config.slice_rows, config.slice_columns)
     scratch = {
         f"{name}_smem": tiles.swizzled(slices, problem.dtype(name), config.slice_columns)
         for name in staged(problem)
