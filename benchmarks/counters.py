@@ -34,13 +34,13 @@ def _profiled(row: manifest.Row) -> Iterator[Record]:
 
 
 def _predicted(case: cases.Case) -> dict[str, Any]:
-    """What must be moved, and what the chosen tiles load from L2 by the cost model."""
+    """What must be moved, and what the chosen tiles ask of L2 by the cost model."""
     rows = jaxgemm.explain(cases.call(case), case.avals("forward")).rows
     found: dict[str, Any] = {"predicted_dram_bytes": case.total_bytes("forward")}
     if rows and isinstance(rows[0].plan, dispatch.Plan):
         estimate = rows[0].plan.choices[0].estimate
         found |= {
-            "predicted_l2_bytes": estimate.tile_bytes,
+            "predicted_l2_bytes": estimate.l2_bytes + case.problem.bytes_of("d"),
             "config": f"{rows[0].kernel} {rows[0].plan.choices[0].config}",
             "waves": fields.significant(estimate.waves, 4),
             "tail_utilisation": fields.significant(estimate.tail_utilisation, 4),

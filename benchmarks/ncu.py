@@ -6,6 +6,7 @@ that is profiled. Clocks stay as they are; ncu empties the caches before each ke
 
 import csv
 import ctypes
+import math
 import shutil
 import subprocess
 import sys
@@ -20,10 +21,13 @@ from benchmarks import environment
 _CHILD = flags.DEFINE_string("child", None, "internal: what this process runs under ncu")
 _NCU = flags.DEFINE_string("ncu", "ncu", "the profiler")
 
-# Metric of ncu → field of a record. Bytes and registers as they are, the others in per cent.
+# Metric of ncu → field of a record. Bytes and registers as they are, the others in per cent. L2
+# counts sectors: a read for several CTAs of a cluster once, a write to its far half twice.
 _METRICS = {
-    "dram__bytes.sum": "dram_bytes",
-    "lts__t_bytes.sum": "l2_bytes",
+    "dram__bytes_read.sum": "dram_bytes",
+    "dram__bytes_write.sum": "dram_bytes",
+    "lts__t_sectors_op_read.sum": "l2_bytes",
+    "lts__t_sectors_op_write.sum": "l2_bytes",
     "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor_percent",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy_percent",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "sm_percent",
@@ -33,6 +37,7 @@ _METRICS = {
     "launch__registers_per_thread": "registers",
     "launch__shared_mem_per_block": "smem_bytes",
 }
+_SECTOR_BYTES = 32
 _SUMS = ("dram_bytes", "l2_bytes")
 _WHOLE = ("registers", "smem_bytes")
 
@@ -90,14 +95,24 @@ def parse(text: str) -> dict[str, Any]:
         raise ValueError(f"ncu profiled no kernel: {text.strip()[-300:]}")
     found: dict[str, float] = {}
     for line in csv.DictReader(lines[start:]):
-        name = _METRICS.get(line["Metric Name"] or "")
-        if name is None:
+        metric = line["Metric Name"] or ""
+        name, value = _METRICS.get(metric), _number(line["Metric Value"])
+        if name is None or value is None:
             continue
-        value = float((line["Metric Value"] or "nan").replace(",", ""))
+        value *= _SECTOR_BYTES if "sectors" in metric else 1
         found[name] = (
             found.get(name, 0.0) + value if name in _SUMS else max(value, found.get(name, 0.0))
         )
     return {name: int(x) if name in _WHOLE else x for name, x in found.items()}
+
+
+def _number(text: str | None) -> float | None:
+    """A value of ncu; None for "n/a" or "nan": what it says of a metric that a chip lacks."""
+    try:
+        value = float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def look_at(call: Callable[[Any], Any], sets: Sequence[Any]) -> None:

@@ -89,7 +89,7 @@ def test_tables_hold_formula_counters_and_stages(tmp_path: pathlib.Path):
 # Runs nothing and says what a profiler would.
 _NCU = """#!/bin/sh
 case "$*" in *--child=ladder_16_float32*) echo '"ID","Kernel Name","Metric Name","Metric Value"'
-echo '"0","gemm","dram__bytes.sum","2,048"';; *) echo "no counters" >&2; exit 9;; esac
+echo '"0","gemm","dram__bytes_read.sum","2,048"';; *) echo "no counters" >&2; exit 9;; esac
 """
 
 

@@ -147,13 +147,15 @@ def test_ptxas_is_read():
 def test_counters_of_all_kernels_of_a_call_add_up():
     head = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
     lines = [
-        '"0","gemm","dram__bytes.sum","byte","1,000"',
+        '"0","gemm","dram__bytes_read.sum","byte","1,000"',
+        '"0","gemm","lts__t_sectors_op_read.sum","sector","3"',
+        '"0","gemm","sm__warps_active.avg.pct_of_peak_sustained_active","%","n/a"',
         '"0","gemm","launch__registers_per_thread","register/thread","168"',
-        '"1","reduce","dram__bytes.sum","byte","24"',
+        '"1","reduce","dram__bytes_write.sum","byte","24"',
         '"1","reduce","launch__registers_per_thread","register/thread","32"',
         '"1","reduce","something.else","","1"',
     ]
     found = ncu.parse("\n".join(["==PROF== connected", head, *lines]))
-    assert found == {"dram_bytes": 1024, "registers": 168}
+    assert found == {"dram_bytes": 1024, "l2_bytes": 96, "registers": 168}
     with pytest.raises(ValueError, match="no kernel"):
         ncu.parse("==PROF== disconnected")
