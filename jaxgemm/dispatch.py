@@ -7,8 +7,9 @@ that answers is, in this order, the one with a config that was measured to be th
     shipped table           by whoever made the package, for this problem
     nearest tuned problem   for one with the same spec and dtypes, and sizes nearly as large
 
-or, where nothing like it was measured, the one with the cheapest estimate ("cost model"). The XLA
-reference answers where nothing else does, and where it was measured to be faster than the others.
+or, where nothing like it was measured, the one with the cheapest estimate ("cost model"). Nothing
+can be estimated of libraries, XLA's and cuBLASLt: they answer where they were measured to be faster
+than the others, for this problem or the nearest, and the XLA reference where nothing else does.
 """
 
 import dataclasses
@@ -37,8 +38,9 @@ _FARTHEST = 1.0
 # Its config is not taken if it is expected to cost this much more than the cheapest: then there
 # is another number of waves, and what was best there is not best here.
 _DEAREST_TRANSFER = 1.05
-# The reference was faster if it took this much less: less is within the noise of measurements.
+# A library was faster if it took this much less: less is within the noise of measurements.
 _FASTER = 1.02
+_UNMEASURED = "a library: `auto` takes it where it was measured to be faster; see `jaxgemm.tune`"
 # What two configs must agree in if one is to stand for the other.
 _ESSENTIALS = ("cta_tile", "cluster_size", "split_k")
 
@@ -54,6 +56,8 @@ class Choice:
       source: what chose the config: one of `SOURCES`.
       measured_us: what the config was measured to take for this problem.
       neighbour: the similar problem for which the config was measured.
+      scaled_us: for a library, what another kernel is expected to take, times the ratio of what
+        both took for the neighbour.
     """
 
     kernel: Kernel
@@ -62,11 +66,13 @@ class Choice:
     source: str = MODEL
     measured_us: float | None = None
     neighbour: Problem | None = None
+    scaled_us: float | None = None
 
     @property
     def time_us(self) -> float:
         """The best guess of what it takes."""
-        return self.estimate.time_us if self.measured_us is None else self.measured_us
+        known = (self.measured_us, self.scaled_us, self.estimate.time_us)
+        return next(time for time in known if time is not None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +122,7 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
         for kernel in allowed
         if reasons[kernel.name] is None
     ]
+    choices = [_with_neighbour(choice, choices, problem, device, tables) for choice in choices]
     declined = {name: reason for name, reason in reasons.items() if reason is not None}
     declined |= registry.passed_over(policy.backend)
     reference = registry.kernels()[-1]
@@ -126,16 +133,24 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
         choices = []
     if not choices:
         raise UnsupportedProblem(f"{problem} on {device.name}", declined)
-    choices.sort(key=lambda choice: _preference(choice, choice.kernel is reference, strict))
+    if policy.backend == "auto":
+        for choice in [c for c in choices if c.kernel is not reference and _is_unknown(c)]:
+            declined[choice.kernel.name] = _UNMEASURED
+            choices.remove(choice)
+    choices.sort(key=lambda choice: _preference(choice, strict and choice.kernel is reference))
     alone = len(choices) == 1 and choices[0].source == MODEL
     chosen_by = "only kernel" if alone else choices[0].source
     return Plan(problem, device, tuple(choices), chosen_by, tuple(declined.items()))
 
 
-def _preference(choice: Choice, is_reference: bool, strict: bool) -> tuple[bool, int, float]:
-    """Least is best. An estimate of the reference says nothing: it may be any kernel of XLA's."""
-    handicap = _FASTER if is_reference else 1.0
-    is_last = is_reference and (strict or choice.measured_us is None)
+def _is_unknown(choice: Choice) -> bool:
+    return choice.kernel.is_black_box and choice.source == MODEL
+
+
+def _preference(choice: Choice, is_forbidden: bool) -> tuple[bool, int, float]:
+    """Least is best."""
+    handicap = _FASTER if choice.kernel.is_black_box else 1.0
+    is_last = is_forbidden or _is_unknown(choice)
     return (is_last, SOURCES.index(choice.source), choice.time_us * handicap)
 
 
@@ -160,8 +175,38 @@ def _choice(kernel: Kernel, problem: Problem, device: Device, tables: Tables) ->
             estimate = cost.estimate(problem, config, device, kernel.efficiency)
             return Choice(kernel, config, estimate, source, entry.time_us)
     ranked = cost.ranked(problem, configs, device, kernel.efficiency)
+    if kernel.is_black_box:
+        return Choice(kernel, *ranked[0])
     transferred = _transferred(kernel, ranked, problem, device, tables)
     return transferred or Choice(kernel, *ranked[0])
+
+
+def _with_neighbour(
+    choice: Choice, choices: list[Choice], problem: Problem, device: Device, tables: Tables
+) -> Choice:
+    """The choice of a library as one for the nearest problem, if it outran the others there."""
+    if not _is_unknown(choice):
+        return choice
+    rivals = [other for other in choices if not other.kernel.is_black_box]
+    for entry in tables.nearest(problem, choice.kernel, _FARTHEST):
+        times = [
+            (rival.time_us, measured.time_us)
+            for rival in rivals
+            if (measured := tables.find(entry.problem, rival.kernel)) is not None
+        ]
+        if not times:
+            continue
+        ratio = entry.time_us / min(measured_us for _, measured_us in times)
+        if ratio * _FASTER >= 1:
+            return choice
+        return dataclasses.replace(
+            choice,
+            config=_stored(choice.kernel.configs(problem, device), entry) or choice.config,
+            source=NEAREST,
+            neighbour=entry.problem,
+            scaled_us=ratio * min(expected_us for expected_us, _ in times),
+        )
+    return choice
 
 
 def _stored(configs: Iterable[Any], entry: cache.Entry) -> Any | None:

@@ -57,6 +57,8 @@ class Kernel:
       run: the outputs that `problem.spec.outputs` names, in that order. Operands come by name.
       efficiency: share of the device's reachable rate that its main loop gets; for the cost model.
       why_not_auto: None, or why `backend="auto"` leaves it to callers who name it.
+      is_black_box: whether its configs do not say how it works, so that nothing can be estimated:
+        `backend="auto"` takes it where it was measured to be faster than the others.
     """
 
     name: str
@@ -66,3 +68,4 @@ class Kernel:
     run: Callable[[Problem, Any, Operands], tuple[jax.Array, ...]]
     efficiency: float = 1.0
     why_not_auto: Callable[[], str | None] = lambda: None
+    is_black_box: bool = False

@@ -93,9 +93,33 @@ def test_the_reference_answers_first_only_where_it_was_measured_to_be_faster(
         assert plan.kernel.name == "fake.one"
         plan = dispatch.plan(problem, H200, Policy(strict=True), tables_of(entries))
         assert (plan.kernel.name, plan.choices[-1].kernel.name) == ("fake.one", "xla.reference")
-        # Of a problem that is only similar the time of the reference says nothing.
+        # As it was for the nearest problem.
         plan = dispatch.plan(product(k=128), H200, AUTO, tables_of(entries))
-        assert [c.kernel.name for c in plan.choices][0::2] == ["fake.one", "xla.reference"]
+        assert plan.kernel.name == first
+        assert (plan.choices[0].neighbour == cache.key_of(problem)) == (first == "xla.reference")
+        far = dispatch.plan(product(k=512), H200, AUTO, tables_of(entries))
+        assert (far.kernel.name, far.chosen_by) == ("fake.one", "cost model")
+
+
+def test_a_library_answers_where_it_was_measured_to_be_faster_and_where_it_is_named() -> None:
+    problem = product()
+    library = dataclasses.replace(fake_kernel("fake.library"), is_black_box=True)
+    with only_kernels(fake_kernel(), library):
+        plan = dispatch.plan(problem, H200, AUTO, tables_of())
+        assert [c.kernel.name for c in plan.choices] == ["fake.one", "xla.reference"]
+        assert "measured to be faster" in dict(plan.reasons)["fake.library"]
+        named = dispatch.plan(problem, H200, Policy(backend="fake.library"), tables_of())
+        assert named.kernel is library
+        entries = (
+            entry_of(problem, TALL, 9.0, kernel="fake.library"),
+            entry_of(problem, WIDE, 10.0),
+        )
+        for near in (problem, product(k=128)):
+            plan = dispatch.plan(near, H200, AUTO, tables_of(entries))
+            assert (plan.kernel, plan.choices[0].config) == (library, TALL)
+        assert plan.chosen_by == "nearest tuned problem"
+        expected = plan.choices[1].time_us
+        assert plan.choices[0].time_us == pytest.approx(0.9 * expected)
 
 
 def test_a_named_kernel_answers_alone() -> None:

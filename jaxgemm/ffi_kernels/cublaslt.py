@@ -131,13 +131,6 @@ def _why_not(problem: Problem, device: Device) -> str | None:
     )
 
 
-def _why_not_auto() -> str | None:
-    return (
-        "a yardstick: what its algorithms take is only known by timing them, so `auto` leaves it to"
-        " those who name it"
-    )
-
-
 def why_not_problem(problem: Problem) -> str | None:
     """Why the library does not compute a problem, whatever the device."""
     return next((x for x in _reasons(problem) if x is not None), None)
@@ -301,5 +294,6 @@ KERNEL = Kernel(
     run=_run,
     # Of the rate that the roof is drawn at, which is that of this library at its best.
     efficiency=0.95,
-    why_not_auto=_why_not_auto,
+    why_not_auto=library.why_not_built,
+    is_black_box=True,
 )

@@ -55,10 +55,6 @@ class Config:
         return 1
 
 
-def _why_not_auto() -> str | None:
-    return "this form has not been tested on a GPU yet: `auto` leaves it to those who name it"
-
-
 def _why_not(problem: Problem, device: Device) -> str | None:
     return (
         limits.why_not_device(device, _CAPABILITY, _CAPABILITY)
@@ -106,5 +102,5 @@ KERNEL = Kernel(
     run=_run,
     # Below that of `pallas.hopper.dense`, with the same tiles.
     efficiency=0.95,
-    why_not_auto=_why_not_auto,
+    why_not_auto=library.why_not_built,
 )

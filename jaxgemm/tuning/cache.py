@@ -115,6 +115,10 @@ class Tables:
     user: Table = dataclasses.field(default_factory=Table)
     shipped: Table = dataclasses.field(default_factory=Table)
 
+    def find(self, problem: Problem, kernel: Kernel) -> Entry | None:
+        """The entry of exactly this problem, the user's before a shipped one."""
+        return self.user.find(problem, kernel) or self.shipped.find(problem, kernel)
+
     def nearest(self, problem: Problem, kernel: Kernel, limit: float) -> list[Entry]:
         """Entries of similar problems, nearest first, the user's before shipped ones."""
         key, scored = key_of(problem), []

@@ -63,16 +63,24 @@ class Tuned:
     @property
     def untuned(self) -> Candidate | None:
         """What the cost model alone would have chosen, of those that have a time."""
-        timed = [c for c in self.candidates if c.times is not None]
-        return min(timed, key=lambda c: c.estimate_us, default=None)
+        return min((c for c, _ in self._estimated), key=lambda c: c.estimate_us, default=None)
 
     @property
     def regret(self) -> float | None:
-        """What the cost model's choice takes, over the best; None if nothing has a time."""
-        best, untuned = self.best, self.untuned
-        if best is None or untuned is None or best.times is None or untuned.times is None:
+        """What the cost model's choice takes, over the best that it can estimate."""
+        if not self._estimated:
             return None
-        return untuned.times.median_us / best.times.median_us
+        _, chosen_us = min(self._estimated, key=lambda pair: pair[0].estimate_us)
+        return chosen_us / min(us for _, us in self._estimated)
+
+    @property
+    def _estimated(self) -> list[tuple[Candidate, float]]:
+        """Those that have a time and an estimate, with the time."""
+        return [
+            (c, c.times.median_us)
+            for c in self.candidates
+            if c.times is not None and not c.kernel.is_black_box
+        ]
 
     @property
     def faults(self) -> tuple[Candidate, ...]:

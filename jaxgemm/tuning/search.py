@@ -201,9 +201,12 @@ def prune(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Those that may be the fastest, lowest estimate first.
 
     A kernel whose estimates are all too high keeps its best config: an estimate of another kind
-    of kernel may be further off than those of two configs of one kernel.
+    of kernel may be further off than those of two configs of one kernel. Of a library, of which
+    nothing can be estimated, all are kept.
     """
     ordered = sorted(candidates, key=lambda c: c.estimate_us)
+    libraries = [c for c in ordered if c.kernel.is_black_box]
+    ordered = [c for c in ordered if not c.kernel.is_black_box]
     limit = KEPT_FACTOR * ordered[0].estimate_us if ordered else 0.0
     kept, seen = [], set()
     for rank, candidate in enumerate(ordered):
@@ -211,7 +214,7 @@ def prune(candidates: Sequence[Candidate]) -> list[Candidate]:
         if first or rank < KEPT_AT_LEAST or candidate.estimate_us <= limit:
             kept.append(candidate)
         seen.add(candidate.kernel.name)
-    return kept
+    return [*kept, *libraries]
 
 
 def operand_sets(problem: Problem, fixed: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -335,4 +338,5 @@ def _ordered(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     for measured, candidate in timed:
         slower = ratio(measured, timed[0][0])
         (tied if slower.tie and slower.high >= 1 else rest).append(candidate)
-    return (*sorted(tied, key=lambda c: c.estimate_us), *rest, *others)
+    tied.sort(key=lambda c: (c.kernel.is_black_box, c.estimate_us))
+    return (*tied, *rest, *others)
