@@ -35,9 +35,17 @@ def _case(kernel: Kernel, size: int) -> KernelCase:
     return KernelCase(m=size, n=size, k=size, dtype=dtype, out=dtype)
 
 
+def _configs(kernel: Kernel, problem: Problem) -> tuple[Any, ...]:
+    """Every config on the device that is there."""
+    target = device.current()
+    if reason := kernel.why_not(problem, target):
+        pytest.skip(f"{target.name}: {reason}")
+    return kernel.configs(problem, target)
+
+
 def _run(kernel: Kernel, problem: Problem) -> Callable[[Any], jax.Array]:
     """The product by the first config."""
-    [config, *_] = kernel.configs(problem, device.current())
+    [config, *_] = _configs(kernel, problem)
     return lambda x: kernel.run(problem, config, x)[0]
 
 
@@ -147,7 +155,7 @@ def test_a_kernel_touches_only_its_own_memory(
             sizes = {"m": m, "n": n, "k": k, "layout": layout, "dtype": dtype, "out": dtype}
             case = KernelCase(**sizes, extras=("c", "bias"), activation="relu", save=True)
             asked.clear()
-            for config in kernel.configs(case.problem(), device.current()):
+            for config in _configs(kernel, case.problem()):
                 kernel.run(case.problem(), config, {})
             for instance, options in asked:
                 _check_launch(loaded, case, instance, **options)
