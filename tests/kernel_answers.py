@@ -33,7 +33,9 @@ def answers(
         return np.expand_dims(x, tuple(i for i, label in enumerate(target) if label not in own))
 
     a, b = get("a", (*labels[:-1], "k")), get("b", (*labels[:-2], "k", "n"))
-    z, size = a @ b, abs(a) @ abs(b)
+    # Where a has infinity and b has 0, NaN is the answer.
+    with np.errstate(invalid="ignore"):
+        z, size = a @ b, abs(a) @ abs(b)
     if problem.has("alpha"):
         z, size = get("alpha") * z, abs(get("alpha")) * size
     if problem.has("c"):

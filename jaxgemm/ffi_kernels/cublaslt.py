@@ -47,6 +47,7 @@ _OUTPUTS = {
 _ACTIVATIONS = (None, "relu", "gelu")
 # The dtypes that have no epilogue beyond alpha and beta.
 _PLAIN = ("float64", "int8")
+_EPILOGUE_ROW_BYTES = 16
 # The bytes of which rows must be multiples: the instructions for these read k-major operands only.
 _ROW_BYTES = {"int8": 4, "float8_e4m3fn": 16, "float8_e5m2": 16}
 
@@ -146,6 +147,7 @@ def _reasons(problem: Problem) -> Iterator[str | None]:
     yield _why_not_operands(problem)
     yield _why_not_layout(problem)
     yield _why_not_epilogue(problem)
+    yield _why_not_rounded_once(problem)
     launches = _num_launches(problem)
     if launches > _MAX_LAUNCHES:
         yield (
@@ -193,6 +195,9 @@ def _why_not_epilogue(problem: Problem) -> str | None:
         return f"a is {dtype}: the library adds no bias and applies no activation to its products"
     if dtype == "int8" and problem.has("alpha", "beta"):
         return "a is int8: the library does not scale its products; leave alpha and beta out"
+    # Version 13.1 on an H200: relu of NaN is 0 with every algorithm.
+    if dtype == "float32" and spec.activation == "relu":
+        return "activation is relu: the library makes NaN of float32 0 by it"
     if problem.has("bias") and problem.dtype("bias") != _bias_dtype(problem):
         return f"bias is {problem.dtype('bias')}: the library needs {_bias_dtype(problem)}"
     if not spec.save_preactivation:
@@ -203,6 +208,21 @@ def _why_not_epilogue(problem: Problem) -> str | None:
         return f"z is {problem.dtype('z')}: the library needs {problem.dtype('d')}, as d is"
     if problem.n % 8:
         return f"n = {problem.n}: to save pre-activations the library needs a multiple of 8"
+    return None
+
+
+def _why_not_rounded_once(problem: Problem) -> str | None:
+    """Version 13.1 on an H200: where rows are not aligned, epilogues take what was rounded."""
+    has_epilogue = problem.has("bias") or problem.spec.activation is not None
+    if problem.dtype("d").itemsize > 2 or not has_epilogue:
+        return None
+    for name in ("a", "b", "d"):
+        columns = problem.shape(name)[-1]
+        if columns * problem.dtype(name).itemsize % _EPILOGUE_ROW_BYTES:
+            return (
+                f"{name} has rows of {columns} elements: where they are not a multiple of"
+                f" {_EPILOGUE_ROW_BYTES} bytes, the library rounds before its epilogue too"
+            )
     return None
 
 
