@@ -9,7 +9,8 @@
 //
 //     bytes = itemsize · k · (kTileM + kTileN / 2)      flops = 2 · kTileM · kTileN · k
 //
-// for 128 x 256: 128 flops a byte, so 800 TFLOP/s ask 6.3 TB/s of the L2 cache.
+// for 128 x 256: 128 flops a byte, so 800 TFLOP/s ask 6.3 TB/s of the L2 cache. It has two halves,
+// and gives near SMs what it has a copy of: loads ask it to keep what other tiles read too.
 //
 //     barrier   from → to                 protects
 //     full      producer → consumers      a slot of the ring before it is read
@@ -22,9 +23,8 @@
 // stores its tile while the other multiplies; without, each multiplies half of the rows of every
 // tile.
 //
-// Every m, n and k is taken. Operands that TMA cannot address, because their rows are not a
-// multiple of 16 bytes apart, are copied to the workspace first (parts/realign.cuh); such outputs
-// leave the staging slots by ordinary stores.
+// Every m, n and k is taken. Operands that TMA cannot address, with rows that are not a multiple of
+// 16 bytes apart, are copied to the workspace first; such outputs are stored by ordinary stores.
 //
 // Limit now: power. At 4096³ the Tensor Cores are busy 9 cycles in 10, and the clock sinks.
 #pragma once
@@ -145,6 +145,9 @@ __device__ void Produce(const Sm90Work<Kernel>& work, int lane) {
     PrefetchTensorMap(&work.plan.a);
     PrefetchTensorMap(&work.plan.b);
   }
+  // The L2 cache keeps what other tiles read too. Otherwise it gives up such lines for those of d.
+  const CachePolicy a_policy = work.plan.walk.num_n > 1 ? EvictLast() : EvictNormal();
+  const CachePolicy b_policy = work.plan.walk.num_m > 1 ? EvictLast() : EvictNormal();
   auto& ring = work.smem.ring;
   RingPosition<Kernel::kStages> at;
   for (int turn = 0; work.Has(turn); ++turn) {
@@ -159,8 +162,8 @@ __device__ void Produce(const Sm90Work<Kernel>& work, int lane) {
         ArriveExpectBytes(full, kStageBytes);
       }
       const int k = step * kTileK;
-      ATile::Load(&work.plan.a, a, k, lane, work.rank, work.smem.a[at.stage], full);
-      BTile::Load(&work.plan.b, b, k, lane, work.rank, work.smem.b[at.stage], full);
+      ATile::Load(&work.plan.a, a, k, lane, work.rank, work.smem.a[at.stage], full, a_policy);
+      BTile::Load(&work.plan.b, b, k, lane, work.rank, work.smem.b[at.stage], full, b_policy);
       at.Next();
     }
   }

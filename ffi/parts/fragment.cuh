@@ -6,6 +6,7 @@
 #pragma once
 
 #include "parts/batch.h"
+#include "parts/shifted_unit.cuh"
 #include "parts/slice.cuh"
 #include "parts/tensor_map.cuh"
 #include "ptx/cta.cuh"
@@ -269,7 +270,8 @@ class WarpEpilogue {
     return slot;
   }
 
-  static __device__ __forceinline__ char* Chunk(char* slot, int row, int chunk) {
+  template <typename Slot>
+  static __device__ __forceinline__ Slot* Chunk(Slot* slot, int row, int chunk) {
     return slot + row * kSwizzleBytes + ((chunk ^ row % 8) * 16);
   }
 
@@ -295,42 +297,50 @@ class WarpEpilogue {
     CommitStores();
   }
 
-  // By ordinary stores, for rows at any address: 32 words of 4 bytes side by side.
+  // By ordinary stores, for rows at any address: four rows at a time, eight lanes a row.
   template <typename Bits>
-  __device__ void StoreElements(char* slot, const Tensor& tensor, int row, int column) const {
+  __device__ void StoreElements(const char* slot, const Tensor& tensor, int row, int column) const {
+    constexpr int kHalves = sizeof(Bits) / 2;
     const int num_rows = min(kWarpRows, params_.m - row);
-    const int num_columns = params_.n - column;
+    const int num_halves = (params_.n - column) * kHalves;
     const int64_t matrix = static_cast<int64_t>(d_matrix_) * params_.m;
-    Bits* to = static_cast<Bits*>(tensor.data) + (matrix + row) * tensor.row_stride + column;
-#pragma unroll 4
-    for (int i = 0; i < num_rows; ++i) {
-      const char* chunk = Chunk(slot, i, lane_ / 4);
-      const uint32_t word = *reinterpret_cast<const uint32_t*>(chunk + lane_ % 4 * 4);
-      StoreWord(to, word, num_columns);
-      to += tensor.row_stride;
+    const int64_t stride = tensor.row_stride * kHalves;
+    uint16_t* to = static_cast<uint16_t*>(tensor.data) + (matrix + row) * stride + column * kHalves;
+#pragma unroll 1
+    for (int slot_row = lane_ / 8; slot_row < num_rows; slot_row += 4) {
+      StoreRow(slot, slot_row, to + slot_row * stride, num_halves);
     }
   }
 
-  __device__ void StoreWord(uint32_t* to, uint32_t word, int num_columns) const {
-    if (lane_ < num_columns) {
-      to[lane_] = word;
+  // One lane's part of a row of a slot. Units that memory has are stored as such; the halves before
+  // the first of them, and after the last, are eight or none.
+  __device__ __forceinline__ void StoreRow(const char* slot, int slot_row, uint16_t* to,
+                                           int num_halves) const {
+    constexpr int kSlotHalves = kSwizzleBytes / 2;
+    constexpr int kUnits = kSlotHalves / kUnitHalves;
+    const int at = lane_ % kUnits;
+    const auto half = [&](int i) {
+      const char* chunk = Chunk(slot, slot_row, i / kUnitHalves);
+      return reinterpret_cast<const uint16_t*>(chunk)[i % kUnitHalves];
+    };
+    if (num_halves < kSlotHalves) {
+      for (int i = at; i < num_halves; i += kUnits) {
+        to[i] = half(i);
+      }
+      return;
     }
-  }
-
-  // A word is two elements. In a row that begins within a word of memory each lane stores its
-  // second one and the next lane's first, and the lanes at the ends the two that are left.
-  __device__ void StoreWord(uint16_t* to, uint32_t word, int num_columns) const {
-    const uint32_t next = __shfl_down_sync(~0u, word, 1);
-    const bool is_split = reinterpret_cast<uint64_t>(to) % sizeof(word) != 0;
-    const int first = 2 * lane_ + (is_split ? 1 : 0);
-    const uint32_t pair = is_split ? __funnelshift_r(word, next, 16) : word;
-    if (first + 1 < min(num_columns, kSliceColumns)) {
-      *reinterpret_cast<uint32_t*>(to + first) = pair;
-    } else if (first < num_columns) {
-      to[first] = static_cast<uint16_t>(pair);
+    const int before = static_cast<int>(0 - reinterpret_cast<uint64_t>(to) / 2) & (kUnitHalves - 1);
+    uint32_t words[8];
+    reinterpret_cast<uint4*>(words)[0] = *reinterpret_cast<const uint4*>(Chunk(slot, slot_row, at));
+    reinterpret_cast<uint4*>(words)[1] =
+        *reinterpret_cast<const uint4*>(Chunk(slot, slot_row, min(at + 1, kUnits - 1)));
+    if (before == 0 || at + 1 < kUnits) {
+      uint4* units = reinterpret_cast<uint4*>(to + before);
+      units[at] = ShiftedUnit(words, before);
     }
-    if (is_split && lane_ == 0 && num_columns > 0) {
-      to[0] = static_cast<uint16_t>(word);
+    if (before != 0) {
+      const int i = at < before ? at : kSlotHalves - kUnitHalves + at;
+      to[i] = half(i);
     }
   }
 

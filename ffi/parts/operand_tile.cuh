@@ -44,7 +44,8 @@ struct OperandTile {
 
   // Begins to load this CTA's part of the tile at depth `k`; the lanes of a warp share the boxes.
   static __device__ __forceinline__ void Load(const CUtensorMap* map, TileOrigin origin, int k,
-                                              int lane, uint32_t rank, void* smem, uint64_t* full) {
+                                              int lane, uint32_t rank, void* smem, uint64_t* full,
+                                              CachePolicy policy) {
     constexpr int kOwnBoxes = kBoxes / kSharers;
     static_assert(kOwnBoxes <= kWarpSize, "a lane loads one box");
     if (lane < kOwnBoxes) {
@@ -54,9 +55,9 @@ struct OperandTile {
                                : BoxOrigin{origin.mn + box * 64, k, origin.matrix};
       char* target = static_cast<char*>(smem) + box * kBoxBytes;
       if constexpr (kSharers == 1) {
-        LoadBox(map, at, target, full);
+        LoadBox(map, at, target, full, policy);
       } else {
-        LoadBoxMulticast(map, at, target, full, (1 << kSharers) - 1);
+        LoadBoxMulticast(map, at, target, full, (1 << kSharers) - 1, policy);
       }
     }
   }

@@ -16,12 +16,10 @@
 #include <algorithm>
 
 #include "parts/launch.cuh"
+#include "parts/shifted_unit.cuh"
 #include "parts/tensor_map.cuh"
 
 namespace jaxgemm {
-
-// What is moved: halves of 2 bytes, of which an element has one or two, in units of 16 bytes.
-inline constexpr int kUnitHalves = kTmaAlignment / 2;
 
 // One operand: all of its matrices, which lie one after another.
 struct RealignTask {
@@ -38,23 +36,6 @@ struct RealignTask {
 struct RealignTasks {
   RealignTask of_operand[2];
 };
-
-// Halves `shift` to `shift` + 7 of the 16 in `words`.
-__device__ __forceinline__ uint4 ShiftedUnit(uint32_t (&words)[8], int shift) {
-#pragma unroll
-  for (int i = 0; i < 6; ++i) {
-    words[i] = shift & 4 ? words[i + 2] : words[i];
-  }
-#pragma unroll
-  for (int i = 0; i < 5; ++i) {
-    words[i] = shift & 2 ? words[i + 1] : words[i];
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    words[i] = __funnelshift_r(words[i], words[i + 1], shift & 1 ? 16 : 0);
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
-}
 
 // The unit that begins at a half, which may lie anywhere.
 __device__ __forceinline__ uint4 LoadUnaligned(const RealignTask& task, int64_t half) {

@@ -19,29 +19,47 @@ struct BoxOrigin {
   int matrix;
 };
 
+// Which lines the L2 cache gives up when it needs room.
+using CachePolicy = uint64_t;
+
+__device__ __forceinline__ CachePolicy EvictNormal() {
+  CachePolicy policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ CachePolicy EvictLast() {
+  CachePolicy policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 __device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 // Begins to load a box; its bytes count towards the phase of `barrier`.
 __device__ __forceinline__ void LoadBox(const CUtensorMap* map, BoxOrigin origin, void* smem,
-                                        uint64_t* barrier) {
+                                        uint64_t* barrier, CachePolicy policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(SharedAddress(smem)),
-      "l"(map), "r"(SharedAddress(barrier)), "r"(origin.column), "r"(origin.row), "r"(origin.matrix)
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(SharedAddress(smem)),
+      "l"(map), "r"(SharedAddress(barrier)), "r"(origin.column), "r"(origin.row),
+      "r"(origin.matrix), "l"(policy)
       : "memory");
 }
 
 // As LoadBox, to the same place in every CTA of the cluster whose bit is set in `cta_mask`; in
 // each, the bytes count towards its own barrier.
 __device__ __forceinline__ void LoadBoxMulticast(const CUtensorMap* map, BoxOrigin origin,
-                                                 void* smem, uint64_t* barrier, uint16_t cta_mask) {
+                                                 void* smem, uint64_t* barrier, uint16_t cta_mask,
+                                                 CachePolicy policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(SharedAddress(smem)),
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(
+          SharedAddress(smem)),
       "l"(map), "r"(SharedAddress(barrier)), "r"(origin.column), "r"(origin.row),
-      "r"(origin.matrix), "h"(cta_mask)
+      "r"(origin.matrix), "h"(cta_mask), "l"(policy)
       : "memory");
 }
 
