@@ -152,7 +152,7 @@ FITTING_CASES = {
     "144": KernelCase(m=144, n=512, k=80, layout="NT", extras=("bias",), activation="silu"),
     "160": KernelCase(m=160, n=256, k=80, extras=EXTRAS, activation="gelu", save=True),
     "176": KernelCase(m=176, n=512, k=80, extras=EXTRAS, activation="relu", save=True),
-    "208": KernelCase(m=208, n=512, k=336, layout="NT", extras=("c",), specials=True),
+    "208": KernelCase(m=208, n=512, k=336, layout="NT", extras=("bias",), specials=True),
     "tails": KernelCase(m=272, n=192, k=80, batch=((3, "a b c d"),), extras=("c", "bias")),
 }
 # Sizes, strides and activations that kernels with wider loads decline.

@@ -1,7 +1,6 @@
 """The choices of the kernel of `dense.py`, and what follows from them."""
 
 import dataclasses
-import math
 from typing import Literal
 
 from jax.experimental.pallas import cdiv
@@ -12,8 +11,6 @@ from pallas_kernels.common.schedule import TileOrder, num_matrices
 NUM_CONSUMERS = 2
 # The first factor of wgmma has this many rows, or a multiple.
 WGMMA_ROWS = 64
-# Rows that are finished at a time, at most, where the transpose of d is computed: a power of two.
-_MAX_TRANSPOSED_ROWS = 32
 
 Side = Literal["m", "n"]
 
@@ -104,8 +101,7 @@ class Config:
     @property
     def slice_rows(self) -> int:
         """Rows that a consumer finishes and stores at a time."""
-        most = _MAX_TRANSPOSED_ROWS if self.computes_transpose else WGMMA_ROWS
-        return math.gcd(self.wg_tile[0], most)
+        return self.wg_tile[0] // 2 if self.computes_transpose else WGMMA_ROWS
 
     @property
     def cluster_tile(self) -> tuple[int, int]:

@@ -23,8 +23,6 @@ from pallas_kernels.hopper.dense_config import (
 _MIN_SLOTS = 2
 _OPERAND_DTYPES = ("bfloat16", "float16", "float32")
 _OTHER_DTYPES = ("bfloat16", "float16", "float32")
-# Accumulators a thread may hold; with z, or with both c and bias, more are spilled.
-_MAX_ACCUMULATORS, _MAX_ACCUMULATORS_IF_BUSY = 208, 176
 _STRIP_WIDTH = 8
 # Bytes along k of one stage, for operands of which a row is one swizzle atom.
 _TILE_K_BYTES = 128
@@ -231,6 +229,8 @@ def _sized(config: Config, free_bytes: int) -> Iterator[Config]:
     for count, least in ((stages, _MIN_STAGES), (stages - 1, _ENOUGH_STAGES)):
         slots = (free_bytes - count * config.stage_bytes) // config.slot_bytes
         slots = max(_MIN_SLOTS, min(config.num_slices, slots))
+        # To turn through a power of two takes fewer registers.
+        slots = 2 ** int(math.log2(slots))
         if count >= least and slots > most_slots:
             yield dataclasses.replace(config, stages=count, slots=slots)
         most_slots = slots
@@ -266,12 +266,21 @@ def _unsized(problem: Problem, device: Device, shape: _Shape) -> Config | None:
         config = dataclasses.replace(
             config, strip_along="n", strip_width=cdiv(problem.n, config.cluster_tile[1])
         )
-    is_busy = "z" in problem.spec.outputs or (problem.has("c") and problem.has("bias"))
-    max_accumulators = _MAX_ACCUMULATORS_IF_BUSY if is_busy else _MAX_ACCUMULATORS
     accumulators = config.num_products * math.prod(config.wg_tile) // 128
-    if accumulators > max_accumulators or not _may_transpose(problem, config):
+    if accumulators > _max_accumulators(problem) or not _may_transpose(problem, config):
         return None
     return config
+
+
+def _max_accumulators(problem: Problem) -> int:
+    """Accumulators a thread may hold beside what the epilogue needs; with more, ptxas spills."""
+    spec, has_c, has_bias = problem.spec, problem.has("c"), problem.has("bias")
+    if spec.activation == "tanh" and "z" in spec.outputs:
+        return 128
+    has_wide_bias = has_bias and problem.dtype("bias").itemsize > 2
+    if "z" in spec.outputs or (has_c and has_bias) or has_wide_bias or spec.activation == "tanh":
+        return 176
+    return 192 if has_c or spec.activation == "gelu_exact" else 208
 
 
 def _may_transpose(problem: Problem, config: Config) -> bool:
