@@ -30,6 +30,7 @@ class Config:
     split_k: int = 1
     stages: int = 4
     smem_bytes: int = 1000
+    keeps_operands: bool = False
     # What the model does not read; two measured configs may differ only in it.
     consumers_along: str = "m"
 
@@ -81,6 +82,20 @@ def test_estimates_are_near_what_was_measured():
     # writes of d crowd L2: with 128 x 128 tiles and a short k ncu saw twice the sector writes.
     assert np.quantile(errors, 0.98) < 0.35
     assert max(errors) < 0.5
+
+
+def test_rows_within_lines_and_large_outputs_cost_what_l2_was_not_asked_to_keep():
+    config = Config()
+    kept = dataclasses.replace(config, keeps_operands=True)
+    for n, k, factor in (
+        (4096, 4096, 1),
+        (4096, 4104, 1.5),
+        (8192, 64, 1.7),
+        (8192, 72, 1.5 * 1.7),
+    ):
+        problem = KernelCase(4096, n, k).problem()
+        strained, free = (_estimate(problem, x).l2_us for x in (config, kept))
+        assert strained == pytest.approx(factor * free), (n, k)
 
 
 def test_large_products_get_the_tile_and_the_cluster_that_were_measured_best():

@@ -34,6 +34,7 @@ class Config:
     split_k: int = 1
     smem_bytes: int = 1000
     note: str | None = None
+    keeps_operands: bool = False
 
 
 SMALL, TALL, WIDE = Config((64, 64, 64)), Config((256, 64, 64)), Config((64, 256, 64))

@@ -1,6 +1,7 @@
 """What a problem must cost on a device, and what a config is expected to take.
 
-A config's time is a launch and the largest of four times, which overlap:
+A config's time is a launch, the copies that it makes first, and the largest of four times, which
+overlap:
 
     sm      waves · (main loop of a tile at full clock + its epilogue); where warpgroups take turns,
             the epilogue hides behind the main loop of the next tile, as far as that is long enough
@@ -19,7 +20,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jaxgemm import dtypes
+from jaxgemm import dtypes, traffic
 from jaxgemm.device import Device
 from jaxgemm.problem import Problem
 
@@ -35,6 +36,10 @@ _MEASURED_REUSE, _MOVING_SHARE = 128 * 256 / (128 + 256), 0.05
 # 1e9 bytes a second that an SM draws from L2: while all do (13.2 TB/s on an H200), and alone, when
 # its port of 64 bytes a clock is the limit.
 _L2_GBPS_PER_SM, _PORT_GBPS = 100.0, 120.0
+# Kernels that do not ask L2 to keep operands (`keeps_operands` of a config), 4096 x 4096 x 576 and
+# 592: where d is larger than the operands, their lines are given up and fetched again; and a row of
+# a tile that does not begin with a line takes two.
+_FETCHED_AGAIN, _LINE_BYTES, _LINES_CROSSED = 1.7, 128, 2.0
 # Exponent of the smooth maximum: two equal times take 2^(1/7) = 1.10 of one.
 _SMOOTHNESS = 7.0
 # Rounding and storing a byte of d: 2 us for 128 x 256 elements of 2 bytes.
@@ -43,6 +48,8 @@ _EPILOGUE_US_PER_BYTE = 3e-5
 _C_WEIGHT, _ACTIVATION_BYTES = 1.5, 3.0
 # Fixed costs: what a tile adds to a wave, and what waiting for the CTAs of a cluster adds.
 _TILE_US, _CLUSTER_US = 0.15, 0.3
+# A kernel that copies operands before the product, but for the bytes that it moves.
+_COPY_US = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +89,7 @@ class Estimate:
     """What one config is expected to take.
 
     Attributes:
-      time_us: launch, and the smooth maximum of the four times below.
+      time_us: launch, copies, and the smooth maximum of the four times below.
       tiles: output tiles (times split_k).
       waves: tiles over the tiles that run at once.
       tail_utilisation: tiles over the slots of all, partly filled, waves.
@@ -199,6 +206,16 @@ def _l2_bytes(problem: Problem, config: Any, depth: int) -> tuple[float, float]:
     return a_bytes + b_bytes, a_bytes + b_bytes - shared + shared / size
 
 
+def _strain(problem: Problem, config: Any, device: Device) -> float:
+    """What L2 does for operands over what it would do if it kept them and rows began with lines."""
+    if getattr(config, "keeps_operands", False):
+        return 1.0
+    rows = [problem.shape(name)[-1] * problem.dtype(name).itemsize for name in "ab"]
+    lines = [_LINES_CROSSED if row_bytes % _LINE_BYTES else 1.0 for row_bytes in rows]
+    again = _FETCHED_AGAIN if traffic.writes_dominate(problem, device) else 1.0
+    return again * sum(lines) / len(lines)
+
+
 def _epilogue_us(problem: Problem, config: Any) -> float:
     """What one tile takes after its main loop."""
     tile_m, tile_n, _ = config.cta_tile
@@ -230,10 +247,12 @@ def estimate(problem: Problem, config: Any, device: Device, efficiency: float) -
     split_bytes = 2 * tile_m * tile_n * problem.accumulator.itemsize * (config.split_k > 1)
     l2_bytes = grid.tiles * (out_bytes + split_bytes)
     l2_us = max(
-        l2_bytes / (_L2_GBPS_PER_SM * device.num_sms * 1e3),
+        _strain(problem, config, device) * l2_bytes / (_L2_GBPS_PER_SM * device.num_sms * 1e3),
         grid.full_waves * in_bytes / (_PORT_GBPS * 1e3),
     )
     start_us = device.launch_us + (_CLUSTER_US if config.cluster_size > 1 else 0.0)
+    if copied_bytes := getattr(config, "copied_bytes", 0):
+        start_us += _COPY_US + 2 * copied_bytes / (device.dram_gbps * 1e3)
     return Estimate(
         time_us=start_us + _smooth_maximum((sm_us, power_us, l2_us, bounds.memory_us)),
         tiles=grid.tiles,
