@@ -1,7 +1,6 @@
 """The order in which a persistent grid walks the output tiles, and who reads what there."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -75,11 +74,6 @@ class TileOrder:
                 self.strip_width,
             )
             body(Tile(lax.div(position, per_matrix), m_index, n_index, turn))
-
-
-def num_matrices(problem: Problem, name: str) -> int:
-    """How many matrices an operand or output holds: the product of its own batch axes."""
-    return math.prod(problem.size[label] for label in problem.spec.batch_labels(name))
 
 
 def operand_matrix(problem: Problem, name: str, batch_index: jax.Array) -> jax.Array | int:

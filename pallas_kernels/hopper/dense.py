@@ -46,10 +46,11 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
+from jaxgemm import traffic
 from jaxgemm.kernel import Kernel, Operands
 from jaxgemm.problem import Problem
 from pallas_kernels.common import epilogue, tiles
-from pallas_kernels.common.schedule import Tile, num_matrices, operand_matrix
+from pallas_kernels.common.schedule import Tile, operand_matrix
 from pallas_kernels.hopper.dense_config import (
     NUM_CONSUMERS,
     Config,
@@ -346,7 +347,10 @@ def run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array
     names = (*spec.operands, *spec.outputs)
     # The batch axes that an array has become one leading axis, which moves nothing.
     shapes = {
-        name: (num_matrices(problem, name), *(problem.size[x] for x in spec.core_labels(name)))
+        name: (
+            traffic.num_matrices(problem, name),
+            *(problem.size[x] for x in spec.core_labels(name)),
+        )
         for name in names
     }
 

@@ -5,8 +5,9 @@ from typing import Literal
 
 from jax.experimental.pallas import cdiv
 
+from jaxgemm import traffic
 from jaxgemm.problem import Problem
-from pallas_kernels.common.schedule import TileOrder, num_matrices
+from pallas_kernels.common.schedule import TileOrder
 
 NUM_CONSUMERS = 2
 # The first factor of wgmma has this many rows, or a multiple.
@@ -168,7 +169,7 @@ def tile_order(problem: Problem, config: Config) -> TileOrder:
     """The walk over the tiles of d; with clusters, over theirs."""
     tile_m, tile_n = config.cluster_tile
     return TileOrder(
-        num_batch=num_matrices(problem, "d"),
+        num_batch=traffic.num_matrices(problem, "d"),
         num_m=cdiv(problem.m, tile_m),
         num_n=cdiv(problem.n, tile_n),
         minor_dim="mn".index(config.strip_along),

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jax.experimental.pallas import cdiv
 
+from jaxgemm import traffic
 from jaxgemm.device import Device
 from jaxgemm.problem import Problem
 from pallas_kernels.common import limits, tiles
-from pallas_kernels.common.schedule import num_matrices
 from pallas_kernels.hopper.dense_config import (
     NUM_CONSUMERS,
     WGMMA_ROWS,
@@ -28,8 +28,6 @@ _STRIP_WIDTH = 8
 _TILE_K_BYTES = 128
 # One stage of six may go for slots; with one of four gone, loads came late (strips.jsonl).
 _MIN_STAGES, _ENOUGH_STAGES, _MAX_STAGES = 2, 5, 8
-# Operands of one matrix of d that stay in the L2 cache whatever the order of tiles: a part of it.
-_L2_PART = 3
 # Barriers, and the alignment of every buffer.
 _RESERVED_SMEM_BYTES = 1024
 
@@ -108,21 +106,6 @@ def _stays_inside(problem: Problem, cta_tile_n: int, slice_columns: int) -> bool
     would land on the first. So then the tile has to be as narrow as d.
     """
     return problem.n > slice_columns or cta_tile_n == slice_columns
-
-
-def _writes_dominate(problem: Problem, device: Device) -> bool:
-    """Whether tiles that are computed together should form whole rows of d.
-
-    Strips keep operands in L2. Where those fit anyway and d is larger, long rows are written
-    faster: 8192 x 8192 x 64 takes 38.2 us instead of 41.2 with tiles of 128 x 256, and 36.5 instead
-    of 40.4 with 128 x 64 (H200, benchmarks/results/nvidia_h200/strips.jsonl).
-    """
-    matrices = num_matrices(problem, "d")
-    operands = sum(
-        problem.bytes_of(n) // num_matrices(problem, n) for n in ("a", *products(problem))
-    )
-    written = sum(problem.bytes_of(name) for name in problem.spec.outputs) // matrices
-    return operands < min(written, device.l2_bytes // _L2_PART)
 
 
 def why_not(problem: Problem, device: Device) -> str | None:
@@ -262,7 +245,7 @@ def _unsized(problem: Problem, device: Device, shape: _Shape) -> Config | None:
         strip_width=_STRIP_WIDTH,
         num_ctas=device.num_sms,
     )
-    if _writes_dominate(problem, device):
+    if traffic.writes_dominate(problem, device):
         config = dataclasses.replace(
             config, strip_along="n", strip_width=cdiv(problem.n, config.cluster_tile[1])
         )
