@@ -35,6 +35,8 @@ TUNED, SHIPPED, NEAREST, MODEL = SOURCES = (
 )
 # A neighbour's sizes differ by no more than this in all: one of them by half, say.
 _FARTHEST = 1.0
+# What libraries are good at, such as few rows, changes less with size than what one config is.
+_FARTHEST_OF_LIBRARIES = 3.0
 # Its config is not taken if it is expected to cost this much more than the cheapest: then there
 # is another number of waves, and what was best there is not best here.
 _DEAREST_TRANSFER = 1.05
@@ -184,11 +186,17 @@ def _choice(kernel: Kernel, problem: Problem, device: Device, tables: Tables) ->
 def _with_neighbour(
     choice: Choice, choices: list[Choice], problem: Problem, device: Device, tables: Tables
 ) -> Choice:
-    """The choice of a library as one for the nearest problem, if it outran the others there."""
-    if not _is_unknown(choice):
-        return choice
+    """The choice of a library, with what is known of it: for this problem, or for the nearest."""
     rivals = [other for other in choices if not other.kernel.is_black_box]
-    for entry in tables.nearest(problem, choice.kernel, _FARTHEST):
+    if not choice.kernel.is_black_box or not rivals:
+        return choice
+    if any(rival.measured_us is not None for rival in rivals):
+        return choice
+    # A time that nothing can be compared with says nothing.
+    choice = Choice(choice.kernel, choice.config, choice.estimate)
+    for entry in tables.nearest(problem, choice.kernel, _FARTHEST_OF_LIBRARIES):
+        if _alignment(entry.problem) != _alignment(problem):
+            continue
         times = [
             (rival.time_us, measured.time_us)
             for rival in rivals
@@ -207,6 +215,12 @@ def _with_neighbour(
             scaled_us=ratio * min(expected_us for expected_us, _ in times),
         )
     return choice
+
+
+def _alignment(problem: Problem) -> tuple[bool, ...]:
+    """Whether rows of a, b and d are multiples of 16 bytes: where not, libraries are slow."""
+    rows = (problem.shape(name)[-1] * problem.dtype(name).itemsize for name in ("a", "b", "d"))
+    return tuple(row_bytes % 16 == 0 for row_bytes in rows)
 
 
 def _stored(configs: Iterable[Any], entry: cache.Entry) -> Any | None:
