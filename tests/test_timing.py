@@ -65,7 +65,9 @@ class _Device:
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.launched: list[tuple[str, float]] = []
         self.sets: list[Any] = []
+        self.num_records = 0
         monkeypatch.setattr(cupti, "record", self._record)
+        monkeypatch.setattr(timing, "_marker", lambda: lambda: self.launched.append(("mark", 1.0)))
         monkeypatch.setattr(timing, "_REST_SECONDS", 0)
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
@@ -79,6 +81,7 @@ class _Device:
     def _record(
         self, run: Callable[[], Any], warm_up: Callable[[], Any] | None = None
     ) -> list[tuple[str, float]]:
+        self.num_records += 1
         (warm_up or run)()
         self.launched, self.sets = [], []
         run()
@@ -97,6 +100,19 @@ def test_all_kernels_of_a_call_count(regime: timing.Regime, monkeypatch: pytest.
     assert times["split"].kernels == ("gemm", "reduce")
     assert {t.clock for t in times.values()} == {"cupti"}
     assert all(t.alternated for t in times.values())
+
+
+def test_the_kernels_of_all_candidates_are_seen_at_once(monkeypatch: pytest.MonkeyPatch):
+    device = _Device(monkeypatch)
+    calls = {name: device.candidate((name, 50.0), ("reduce", 5.0)) for name in "abcd"}
+    timing.measure(calls, range(3), iterations=10)
+    # The marker, one call of each, and the launches that are timed.
+    assert device.num_records == 3
+    # Unless one of them runs the marker's kernel.
+    calls["e"] = device.candidate(("gemm", 40.0), ("mark", 2.0))
+    times = timing.measure(calls, range(3), iterations=10)
+    assert times["e"].kernels == ("gemm", "mark")
+    assert {n: t.median_us for n, t in times.items()} == dict.fromkeys("abcd", 55) | {"e": 42}
 
 
 def test_no_call_finds_its_operands_in_the_cache(monkeypatch: pytest.MonkeyPatch):

@@ -125,7 +125,9 @@ def test_a_saved_preactivation_is_checked_too(clock: Clock) -> None:
             candidate = Candidate(fake_kernel(change=_one_more(broken)), SMALL, 1.0)
             [(_, call)] = search._compiled(problem, [candidate], operands)
             assert call is not None
-            fault = search._wrong(problem, call, operands)
+            fault = search._wrong(
+                call, operands, lambda p=problem, x=operands: search.answers_of(p, x)
+            )
             assert (fault is not None) == (broken is not None), (broken, fault)
 
 

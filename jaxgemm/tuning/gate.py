@@ -14,6 +14,7 @@ The error over this bound is what `error` returns: more than 1 is wrong. A candi
 its way, as a chain of jnp operations does, is judged with `stepwise=True`, which allows for it.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -33,11 +34,35 @@ Arrays = Mapping[str, jax.Array]
 _STEPS = 16
 
 
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What d should be, to compare many results with.
+
+    Attributes:
+      problem: it.
+      value: R, in the accumulator dtype.
+      slack: the bound of its error, but for the rounding to the dtype of d.
+    """
+
+    problem: Problem
+    value: jax.Array
+    slack: jax.Array
+
+    def error(self, d: jax.Array) -> float:
+        """The largest error of a result over its bound; infinite where NaN are out of place."""
+        if d.shape != self.problem.shape("d") or d.dtype != self.problem.dtype("d"):
+            return math.inf
+        return float(jax.jit(_over_bound)(d, self.value, self.slack))
+
+
+def answer(problem: Problem, operands: Arrays, *, stepwise: bool = False) -> Answer:
+    """The answer to a problem, and how far results may be from it."""
+    return Answer(problem, *_compiled(_answer)(problem, stepwise, dict(operands)))
+
+
 def error(problem: Problem, operands: Arrays, d: jax.Array, *, stepwise: bool = False) -> float:
     """The largest error of a result over its bound; infinite where NaN are out of place."""
-    if d.shape != problem.shape("d") or d.dtype != problem.dtype("d"):
-        return math.inf
-    return float(_compiled(_error)(problem, stepwise, dict(operands), d))
+    return answer(problem, operands, stepwise=stepwise).error(d)
 
 
 def gradient_error(
@@ -162,9 +187,9 @@ def _over_bound(got: jax.Array, want: jax.Array, slack: jax.Array) -> jax.Array:
     return jnp.max(over, initial=0.0)
 
 
-def _error(
-    problem: Problem, stepwise: bool, operands: dict[str, jax.Array], d: jax.Array
-) -> jax.Array:
+def _answer(
+    problem: Problem, stepwise: bool, operands: dict[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     steps = _STEPS * _roundoff(problem.dtype("d")) if stepwise else 0.0
     saved = _preactivations(problem, operands, steps)
     value, slack = _activated(problem, *saved[0])
@@ -177,7 +202,7 @@ def _error(
         bounds = reference.group_bounds(operands, value.shape[0])
         _, valid = reference.rows_of_groups(*bounds, value.shape[0])
         value = jnp.where(valid[:, None], value, 0)
-    return _over_bound(d, value, slack + steps * jnp.abs(value))
+    return value, slack + steps * jnp.abs(value)
 
 
 def _activated(problem: Problem, z: jax.Array, slack: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -9,6 +9,7 @@ slow because of it, and dispatch stays a pure function of the tables.
 
 import concurrent.futures
 import dataclasses
+import functools
 import importlib
 import math
 import sys
@@ -186,10 +187,11 @@ def tune_problem(
     if not kept:
         return Tuned(problem, (), len(listed), baseline)
     sets = operand_sets(problem, fixed)
+    answers = functools.cache(lambda: answers_of(problem, sets[0]))
     calls: dict[str, timing.Call] = {}
     checked = []
     for index, (candidate, call) in enumerate(_compiled(problem, [*kept, baseline], sets[0])):
-        fault = candidate.fault if call is None else _wrong(problem, call, sets[0])
+        fault = candidate.fault if call is None else _wrong(call, sets[0], answers)
         checked.append(dataclasses.replace(candidate, fault=fault))
         if call is not None and fault is None:
             calls[_label(index, candidate)] = call
@@ -266,18 +268,22 @@ def _submitted(
     return pool.submit(lowered.compile)
 
 
-def _wrong(problem: Problem, call: timing.Call, operands: Operands) -> str | None:
+def _wrong(
+    call: timing.Call, operands: Operands, answers: Callable[[], tuple[gate.Answer, ...]]
+) -> str | None:
     """Why a call has no time: it fails, or its outputs are wrong."""
     try:
         outputs = jax.block_until_ready(call(operands))
-        error = max(
-            gate.error(*of_output(problem, operands, name), output)
-            for name, output in zip(problem.spec.outputs, outputs, strict=True)
-        )
+        error = max(x.error(output) for x, output in zip(answers(), outputs, strict=True))
     except Exception as failure:  # a kernel that breaks is a fault of the kernel, whatever it is
         return _said(failure)
     # Not `error > 1`, which NaN would pass.
     return None if error <= 1 else f"wrong: its error is {error:.3g} times the bound"
+
+
+def answers_of(problem: Problem, operands: Operands) -> tuple[gate.Answer, ...]:
+    """What each output of a problem should be."""
+    return tuple(gate.answer(*of_output(problem, operands, name)) for name in problem.spec.outputs)
 
 
 def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem, Operands]:

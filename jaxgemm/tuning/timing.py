@@ -183,7 +183,7 @@ def measure(
         entry.wait(entry.call(entry.sets[0]))
     if jax.default_backend() != "gpu":
         return _wall_times(entries, regime, iterations)
-    kernels = {entry.name: _kernels(entry) for entry in entries}
+    kernels = _kernels(entries)
     with clocks.Sampler() as sampler:
         if regime == "burst":
             return _burst(entries, kernels, iterations, sampler)
@@ -204,9 +204,30 @@ def trial_us(
     return statistics.median(_alone(entry, iterations))
 
 
-def _kernels(entry: Candidate) -> list[Record]:
-    """The kernels of one call."""
-    return cupti.record(lambda: entry.wait(entry.launch(1)))
+def _kernels(entries: list[Candidate]) -> dict[str, list[Record]]:
+    """The kernels of one call of each, told apart by a marker that runs after each."""
+    mark = _marker()
+    marks = [name for name, _ in cupti.record(mark)]
+
+    def run() -> None:
+        for entry in entries:
+            entry.wait(entry.launch(1))
+            mark()
+
+    records = cupti.record(run)
+    ends = [i for i, (name, _) in enumerate(records) if name == marks[-1]]
+    parts = [records[i:j] for i, j in itertools.pairwise([0, *(end + 1 for end in ends)])]
+    if len(ends) == len(entries) and all(len(part) > len(marks) for part in parts):
+        return {e.name: part[: -len(marks)] for e, part in zip(entries, parts, strict=True)}
+    # One of them runs what the marker runs, or nothing.
+    return {e.name: cupti.record(lambda e=e: e.wait(e.launch(1))) for e in entries}
+
+
+def _marker() -> Callable[[], Any]:
+    """Runs a kernel that no candidate has, and waits for it."""
+    zero = jnp.uint8(0)
+    compiled = jax.jit(lambda x: x ^ jnp.uint8(85)).lower(zero).compile()
+    return lambda: compiled(zero).block_until_ready()
 
 
 def _burst(
