@@ -25,6 +25,7 @@ from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import cache, cost
 from jaxgemm.tuning.cache import Tables
+from jaxgemm.tuning.times import TIE
 
 # In the order in which they decide.
 TUNED, SHIPPED, NEAREST, MODEL = SOURCES = (
@@ -33,6 +34,8 @@ TUNED, SHIPPED, NEAREST, MODEL = SOURCES = (
     "nearest tuned problem",
     "cost model",
 )
+# What decides where nothing has to.
+ONLY = "only kernel"
 # A neighbour's sizes differ by no more than this in all: one of them by half, say.
 _FARTHEST = 1.0
 # What libraries are good at, such as few rows, changes less with size than what one config is.
@@ -40,8 +43,8 @@ _FARTHEST_OF_LIBRARIES = 3.0
 # Its config is not taken if it is expected to cost this much more than the cheapest: then there
 # is another number of waves, and what was best there is not best here.
 _DEAREST_TRANSFER = 1.05
-# A library was faster if it took this much less: less is within the noise of measurements.
-_FASTER = 1.02
+# A library was faster if it took this much less: otherwise it is a tie, and ours answers.
+_FASTER = 1 + TIE
 _UNMEASURED = "a library: `auto` takes it where it was measured to be faster; see `jaxgemm.tune`"
 # What two configs must agree in if one is to stand for the other.
 _ESSENTIALS = ("cta_tile", "cluster_size", "split_k")
@@ -84,7 +87,7 @@ class Plan:
     Attributes:
       choices: kernels that accept the problem, best first; the XLA reference comes last, unless it
         was measured to be faster.
-      chosen_by: what decided: one of `SOURCES`, or "only kernel" where nothing else accepts.
+      chosen_by: what decided: one of `SOURCES`, or `ONLY` where no other may answer.
       reasons: kernel name → why it declines.
     """
 
@@ -126,7 +129,10 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
     ]
     choices = [_with_neighbour(choice, choices, problem, device, tables) for choice in choices]
     declined = {name: reason for name, reason in reasons.items() if reason is not None}
-    declined |= registry.passed_over(policy.backend)
+    passed_over = registry.passed_over(policy.backend)
+    for kernel in (k for k in registry.kernels() if k.name in passed_over):
+        # What cannot answer anyway need not be built, say.
+        declined[kernel.name] = kernel.why_not(problem, device) or passed_over[kernel.name]
     reference = registry.kernels()[-1]
     only_reference = all(choice.kernel is reference for choice in choices)
     strict = policy.strict and policy.backend == "auto" and device.platform == "cuda"
@@ -141,7 +147,7 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
             choices.remove(choice)
     choices.sort(key=lambda choice: _preference(choice, strict and choice.kernel is reference))
     alone = len(choices) == 1 and choices[0].source == MODEL
-    chosen_by = "only kernel" if alone else choices[0].source
+    chosen_by = ONLY if alone else choices[0].source
     return Plan(problem, device, tuple(choices), chosen_by, tuple(declined.items()))
 
 

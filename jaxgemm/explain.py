@@ -39,14 +39,8 @@ class Row:
         """Every kernel that does not run → why."""
         if isinstance(self.plan, UnsupportedProblem):
             return self.plan.reasons
-        dearer = {
-            c.kernel.name: f"accepts it; {'estimated' if c.measured_us is None else 'measured'}"
-            f" at {c.time_us:.1f} us"
-            for c in self.plan.choices[1:-1]
-        }
-        last = self.plan.choices[1:][-1:]
-        fallback = {c.kernel.name: "accepts it; runs if everything else fails" for c in last}
-        return {**dict(self.plan.reasons), **dearer, **fallback}
+        others = {c.kernel.name: f"accepts it; {_expected(c)}" for c in self.plan.choices[1:]}
+        return {**dict(self.plan.reasons), **others}
 
     def __str__(self) -> str:
         roof, lines = self.roof, [f"{self.problem}  (x{self.count})"]
@@ -58,11 +52,13 @@ class Row:
         )
         if isinstance(self.plan, dispatch.Plan):
             choice, estimate = self.plan.choices[0], self.plan.choices[0].estimate
-            lines.append(f"  kernel   {choice.kernel.name} (chosen by {self.plan.chosen_by})")
+            lines.append(f"  kernel   {choice.kernel.name} ({_chosen_by(self.plan)})")
             if choice.measured_us is not None:
                 lines.append(f"  measured {choice.measured_us:.1f} us")
             if choice.neighbour is not None:
                 lines.append(f"  nearest  {choice.neighbour}")
+            if choice.scaled_us is not None:
+                lines.append(f"  expected {choice.scaled_us:.1f} us, by what was measured for that")
             lines.append(f"  config   {choice.config}")
             if choice.config.smem_bytes:
                 lines.append(
@@ -77,6 +73,23 @@ class Row:
         return "\n".join(lines)
 
 
+def _chosen_by(plan: dispatch.Plan) -> str:
+    if plan.chosen_by == dispatch.ONLY:
+        return "the only kernel that may answer"
+    return f"chosen by {plan.chosen_by}"
+
+
+def _expected(choice: dispatch.Choice) -> str:
+    """What is known of the time of a kernel that is not chosen."""
+    if choice.measured_us is not None:
+        return f"measured at {choice.measured_us:.1f} us"
+    if choice.scaled_us is not None:
+        return f"expected at {choice.scaled_us:.1f} us by the nearest tuned problem"
+    if choice.kernel.is_black_box:
+        return "runs if everything else fails"
+    return f"estimated at {choice.time_us:.1f} us"
+
+
 @dataclasses.dataclass(frozen=True)
 class Explanation:
     """The distinct GEMMs of a function, in the order in which they first occur.
@@ -88,7 +101,8 @@ class Explanation:
     rows: tuple[Row, ...]
 
     def __str__(self) -> str:
-        head = f"{len(self.rows)} distinct GEMMs on {self.device.name}"
+        plural = "" if len(self.rows) == 1 else "s"
+        head = f"{len(self.rows)} distinct GEMM{plural} on {self.device.name}"
         return "\n\n".join([head, *map(str, self.rows)])
 
     def table(self) -> str:
@@ -97,11 +111,7 @@ class Explanation:
         for row in self.rows:
             numbers = (f"{row.roof.time_us:.2f}", f"{row.roof.intensity:.0f}")
             cells.append((str(row.count), row.kernel, row.roof.binds, *numbers, str(row.problem)))
-        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in cells
-        )
+        return cost.columns(cells)
 
 
 def explain(

@@ -270,6 +270,28 @@ def test_explain_says_who_chose(home: Path) -> None:
     assert "(chosen by nearest tuned problem)\n  nearest  m=256 n=256 k=256 NN" in near
 
 
+def test_explain_says_why_a_library_answers_and_what_was_measured_of_the_others(home: Path) -> None:
+    x, y = (jax.ShapeDtypeStruct((256, n), "bfloat16") for n in (256, 320))
+    (problem,) = search.problems_of(jaxgemm.gemm, x, x)
+    library = dataclasses.replace(fake_kernel("fake.library"), is_black_box=True)
+    alone = entry_of(problem, reference.Config(False), 9.0, kernel="xla.reference")
+    cache.save([alone, entry_of(problem, WIDE, 12.0)], H200.name)
+    with only_kernels(fake_kernel(), library), jaxgemm.use(strict=False):
+        faster = str(jaxgemm.explain(jaxgemm.gemm, x, x, device="h200"))
+        near = jaxgemm.explain(jaxgemm.gemm, x, y, device="h200").rows[0]
+    assert "kernel   xla.reference (chosen by tuned cache)\n  measured 9.0 us\n" in faster
+    assert "not      fake.one: accepts it; measured at 12.0 us" in faster
+    assert "not      fake.library: a library: `auto` takes it where it was measured" in faster
+    other_us = near.plan.choices[1].time_us
+    assert "xla.reference (chosen by nearest tuned problem)\n  nearest  m=256 n=256" in str(near)
+    assert f"\n  expected {0.75 * other_us:.1f} us, by what was measured for that\n" in str(near)
+    assert f"fake.one: accepts it; estimated at {other_us:.1f} us" in str(near)
+    cache.save([entry_of(problem, WIDE, 8.0)], H200.name)
+    with only_kernels(fake_kernel()), jaxgemm.use(strict=False):
+        slower = str(jaxgemm.explain(jaxgemm.gemm, x, x, device="h200"))
+    assert "xla.reference: accepts it; measured at 9.0 us" in slower
+
+
 def test_lowering_runs_the_config_of_the_users_table(home: Path) -> None:
     ran = []
     kernel = fake_kernel()
