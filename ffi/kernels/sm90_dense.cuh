@@ -23,8 +23,8 @@
 // stores its tile while the other multiplies; without, each multiplies half of the rows of every
 // tile.
 //
-// Every m, n and k is taken. Operands that TMA cannot address, with rows that are not a multiple of
-// 16 bytes apart, are copied to the workspace first; such outputs are stored by ordinary stores.
+// Every m, n and k is taken. Operands that TMA cannot address are copied to the workspace first
+// (parts/realign.cuh); such outputs are stored by ordinary stores.
 //
 // Limit now: power. At 4096³ the Tensor Cores are busy 9 cycles in 10, and the clock sinks.
 #pragma once
@@ -35,7 +35,7 @@
 #include "parts/persistent.cuh"
 #include "parts/realign.cuh"
 #include "parts/ring.cuh"
-#include "parts/tile_walk.cuh"
+#include "parts/sm90_plan.cuh"
 
 namespace jaxgemm {
 
@@ -44,20 +44,6 @@ template <typename T, int kTileM, int kTileN, int kStages, int kClusterM, int kC
           bool kTurns>
 struct Sm90Dense {
   static const char* Launch(const GemmParams& params, cudaStream_t stream);
-};
-
-// Maps of operands that are read and of outputs that TMA can address, which matrices they take, and
-// the order of tiles.
-struct Sm90Plan {
-  CUtensorMap a;
-  CUtensorMap b;
-  CUtensorMap d;
-  CUtensorMap z;
-  OwnMatrices a_matrices;
-  OwnMatrices b_matrices;
-  // As z has them too.
-  OwnMatrices d_matrices;
-  TileWalk walk;
 };
 
 // The kernel for one pair of layouts.
@@ -141,10 +127,6 @@ __device__ void Produce(const Sm90Work<Kernel>& work, int lane) {
   using ATile = typename Kernel::ATile;
   using BTile = typename Kernel::BTile;
   constexpr uint32_t kStageBytes = ATile::kBytes + BTile::kBytes;
-  if (work.num_steps > 0) {
-    PrefetchTensorMap(&work.plan.a);
-    PrefetchTensorMap(&work.plan.b);
-  }
   // The L2 cache keeps what other tiles read too. Otherwise it gives up such lines for those of d.
   const CachePolicy a_policy = work.plan.walk.num_n > 1 ? EvictLast() : EvictNormal();
   const CachePolicy b_policy = work.plan.walk.num_m > 1 ? EvictLast() : EvictNormal();
@@ -250,8 +232,9 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
                         lane);
   float acc[Kernel::kParts][Kernel::kTileN / 2];
   RingPosition<Kernel::kStages> at;
-  for (int turn = Kernel::kTurns ? consumer : 0; work.Has(turn); turn += Kernel::kTurns ? 2 : 1) {
-    const TilePlace place = work.At(turn);
+  constexpr int kStep = Kernel::kTurns ? 2 : 1;
+  int turn = Kernel::kTurns ? consumer : 0;
+  for (TilePlace place = work.At(turn); work.Has(turn); turn += kStep) {
     const int m_offset = place.m_index * Kernel::kTileM;
     const int n_offset = place.n_index * Kernel::kTileN;
     const BatchPlace batch = work.BatchPlaceOf(place);
@@ -275,6 +258,8 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
         ArriveNamedBarrier(kTurnBarrier + 1 - consumer, 2 * kWarpgroupSize);
       }
     }
+    // While the last products run.
+    place = work.At(turn + kStep);
     WaitForProducts<0>();
     if (work.num_steps > 0) {
       ReleaseSlot(work, at.stage == 0 ? Kernel::kStages - 1 : at.stage - 1, lane);
@@ -307,6 +292,9 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
     }
     FenceBarrierInit();
   }
+  if (threadIdx.x == kWarpSize) {
+    PrefetchMaps(params, plan);
+  }
   // No copy may signal a peer's barrier before it is made.
   if constexpr (Kernel::kClusterSize > 1) {
     SyncCluster();
@@ -326,32 +314,6 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
     Consume(work, warpgroup - 1, threadIdx.x % kWarpgroupSize);
   }
 #endif
-}
-
-// Fills the plan but for the order of tiles. Returns null, or what went wrong.
-template <class Kernel>
-const char* MakeMaps(const GemmParams& params, Sm90Plan* plan) {
-  const StoredSize d_size = {params.m, params.n};
-  const char* error = nullptr;
-  plan->d_matrices = OwnMatrices::Of(params, params.d, d_size.rows);
-  // With k = 0 there is nothing to load.
-  if (params.k > 0) {
-    plan->a_matrices = OwnMatrices::Of(params, params.a, StoredSizeOfA(params).rows);
-    plan->b_matrices = OwnMatrices::Of(params, params.b, StoredSizeOfB(params).rows);
-    error =
-        MakeTensorMap(params, params.a, StoredSizeOfA(params), Kernel::ATile::kBoxRows, &plan->a);
-    if (error == nullptr) {
-      error =
-          MakeTensorMap(params, params.b, StoredSizeOfB(params), Kernel::BTile::kBoxRows, &plan->b);
-    }
-  }
-  if (error == nullptr && IsAlignedForTma(params.d)) {
-    error = MakeTensorMap(params, params.d, d_size, kWarpRows, &plan->d);
-  }
-  if (error == nullptr && params.z.data != nullptr && IsAlignedForTma(params.z)) {
-    error = MakeTensorMap(params, params.z, d_size, kWarpRows, &plan->z);
-  }
-  return error;
 }
 
 template <class Kernel>
