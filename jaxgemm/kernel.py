@@ -17,6 +17,14 @@ class Config(Protocol):
 
     A config is a frozen, hashable dataclass of the kernel's own choices; these are properties
     of it. Values are for one thread block (CTA) unless said otherwise.
+
+    The cost model also reads these, of configs that have them:
+
+      cluster_along: the side of d, "m" or "n", along which the CTAs of a cluster lie.
+      takes_turns: whether epilogues hide behind the products of other tiles.
+      keeps_operands: whether loads ask L2 to keep what other tiles read too.
+      copied_bytes: operands that are copied before the product.
+      mma_family: what it multiplies with, as in `Device.tflops`, where operands do not tell.
     """
 
     @property
@@ -41,7 +49,7 @@ class Config(Protocol):
 
     @property
     def smem_bytes(self) -> int:
-        """Shared memory of one CTA."""
+        """Shared memory of one CTA; 0 where there is none, or it is not known."""
         ...
 
 

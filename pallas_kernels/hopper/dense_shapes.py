@@ -61,8 +61,6 @@ _GATED_SHAPES: tuple[_Shape, ...] = (
     (128, 64, None, "n"),
     (64, 64, None, None),
 )
-
-
 # Heights between those above, for consumers that compute the transpose.
 _FITTING_SHAPES: tuple[_Shape, ...] = (
     (208, 128, None, "n"),
