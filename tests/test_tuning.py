@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import app
 
 import jaxgemm
 from jaxgemm import device, dispatch
 from jaxgemm.policy import Policy
 from jaxgemm.tuning import cache, search, timing
-from jaxgemm.tuning.found import Candidate
+from jaxgemm.tuning.found import Candidate, Tuned
 from jaxgemm.tuning.times import Times
 from tests.kernel_cases import EXTRAS
 from tests.tuning_fakes import (
@@ -76,7 +77,7 @@ def test_tune_finds_the_fastest_and_plans_use_it(clock: Clock, home: Path) -> No
     text = str(dataclasses.replace(found, rows=(row,)))
     assert row.regret == pytest.approx(1.5)
     assert "x1.500" in text
-    assert "take 50.0 % longer than the best that were tried, in geometric mean over 1" in text
+    assert "50.0 % longer than the best of our kernels that were tried, in geometric mean" in text
     assert row.reference.times.median_us == pytest.approx(90e3)
 
 
@@ -152,7 +153,7 @@ def test_problems_without_a_kernel_have_nothing_to_tune(clock: Clock) -> None:
     with only_kernels(fake_kernel(reason="no")):
         found = jaxgemm.tune(product())
     assert (found.rows[0].candidates, found.rows[0].entries(), found.path) == ((), [], None)
-    assert found.rows[0].best is found.rows[0].untuned is None
+    assert found.rows[0].best is found.rows[0].regret is None
     with pytest.raises(ValueError, match="backend: 'nonsense' is unknown"):
         jaxgemm.tune(product(), backend="nonsense")
 
@@ -209,6 +210,26 @@ def test_pruning_keeps_what_may_be_the_fastest() -> None:
     assert kept(candidates("a", 10, 90, 80, 70, 60, 95)) == [10, 60, 70, 80, 90]
     mixed = candidates("a", 10, 11, 12, 13, 14, 99) + candidates("b", 50, 51)
     assert kept(mixed) == [10, 11, 12, 13, 14, 50]
+    # Estimates of a library say nothing: neither of itself nor of the others.
+    library = dataclasses.replace(fake_kernel("library"), is_black_box=True)
+    algorithms = [Candidate(library, Config(stages=i), x) for i, x in enumerate((1, 500, 900))]
+    assert kept(algorithms) == [1, 500, 900]
+    assert kept([*algorithms, *mixed]) == [10, 11, 12, 13, 14, 50, 1, 500, 900]
+
+
+def test_regret_is_that_of_our_own_kernels() -> None:
+    def candidate(estimate_us: float, time_us: float, **fields: Any) -> Candidate:
+        kernel = dataclasses.replace(fake_kernel(), **fields)
+        return Candidate(kernel, SMALL, estimate_us, Times((time_us,), "cupti"))
+
+    ours = (candidate(2.0, 10.0), candidate(1.0, 15.0))
+    library = candidate(0.5, 5.0, is_black_box=True)
+    row = Tuned(product(), ours, 0, library)
+    assert row.regret == pytest.approx(1.5)
+    row = dataclasses.replace(row, candidates=(library, *ours))
+    assert row.regret == pytest.approx(1.5)
+    assert row.best is library
+    assert dataclasses.replace(row, candidates=(library,)).regret is None
 
 
 def test_what_cannot_be_told_apart_is_ordered_by_estimate() -> None:
@@ -222,6 +243,10 @@ def test_what_cannot_be_told_apart_is_ordered_by_estimate() -> None:
     for order in ([fast, tied, slow, slower, faulty], [faulty, slower, slow, tied, fast]):
         assert search._ordered(order) == (tied, fast, slow, slower, faulty)
     assert search._ordered([faulty]) == (faulty,)
+    # A library that is not clearly faster comes after ours.
+    library = dataclasses.replace(fake_kernel("library"), is_black_box=True)
+    same = dataclasses.replace(fast, kernel=library, estimate_us=0.0)
+    assert search._ordered([same, tied, slow]) == (tied, same, slow)
 
 
 def test_operands_have_groups_of_equal_size_and_results_near_one(clock: Clock) -> None:
@@ -290,6 +315,12 @@ def test_a_manifest_is_tuned_into_a_table(
             x["kernel"]: x["time_us"] for x in (measured[0], measured[-1])
         }
         assert "skipped  never: epilogue requant" in capsys.readouterr().out
+        again = dataclasses.replace(options, only_missing=True, times=tmp_path / "new" / "times")
+        assert run(manifest, again) == 0
+        assert "nothing to tune" in capsys.readouterr().out
+        assert run(manifest, dataclasses.replace(again, only_missing=False)) == 0
+        assert len(again.times.read_text().splitlines()) == len(measured)
+        capsys.readouterr()
         assert len(cache.load(out, "cpu").entries) == 2
         # With the gradients of both operands and of the bias; what the table has is left out.
         options = Options(pattern="one|gelu", backward=True, only_missing=True, out=out)
@@ -344,3 +375,19 @@ def test_the_command_line_runs(tmp_path: Path) -> None:
     wrong = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert wrong.returncode != 0
     assert "name one manifest" in wrong.stdout + wrong.stderr
+
+
+def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+    from jaxgemm.tuning.__main__ import Options, run
+
+    manifest, other = _manifest(tmp_path), tmp_path / "other.csv"
+    other.write_text("name,m\none,64\n")
+    for path, options, text in (
+        (manifest, Options(pattern="("), r"--filter: '\(' is no regular expression"),
+        (manifest, Options(pattern="zzz"), "--filter: no row's name contains 'zzz'"),
+        (manifest, Options(backend="zzz"), "backend: 'zzz' is unknown"),
+        (tmp_path / "missing.csv", Options(), "missing.csv"),
+        (other, Options(), "manifest: columns"),
+    ):
+        with pytest.raises(app.UsageError, match=text):
+            run(path, options)

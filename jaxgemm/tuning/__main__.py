@@ -23,8 +23,14 @@ from absl import app, flags
 
 from jaxgemm import device as devices
 from jaxgemm import registry
+from jaxgemm.device import Device
+from jaxgemm.kernel import Kernel
+from jaxgemm.problem import Problem
 from jaxgemm.tuning import cache, search, timing
 from jaxgemm.tuning.found import Tuned, Tuning
+
+# A problem, and its operands that are not random.
+_Job = tuple[Problem, dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +59,26 @@ class Options:
 
 
 def run(manifest: Path, options: Options) -> int:
-    """Tunes the rows of a manifest and prints what was found; the exit code is 1 after a fault."""
-    target, kernels = devices.current(), registry.selected(options.backend)
+    """Tunes the rows of a manifest and prints what was found; the exit code is 1 after a fault.
+
+    Raises:
+      UsageError: the manifest, the pattern or the backend is not what it should be.
+    """
+    try:
+        kernels, rows = registry.selected(options.backend), _rows(manifest, options.pattern)
+    except (OSError, ValueError) as error:
+        raise app.UsageError(str(error)) from None
+    target = devices.current()
     table = _table(target.name, options.out) if options.only_missing else cache.Table()
-    jobs = [
-        job for job in _jobs(manifest, options) if not table.of_problem.get(cache.key_of(job[0]))
-    ]
+    found = _jobs(rows, options.backward)
+    jobs = [job for job in found if not table.of_problem.get(cache.key_of(job[0]))]
+    if not jobs:
+        print(f"nothing to tune: {len(rows)} rows have no problem that the table lacks")
+        return 0
+    return _tune(jobs, kernels, target, options)
+
+
+def _tune(jobs: Sequence[_Job], kernels: Sequence[Kernel], target: Device, options: Options) -> int:
     deadline, rows, code = time.monotonic() + options.max_seconds, [], 0
     try:
         for problem, fixed in search.progress(jobs):
@@ -90,15 +110,33 @@ def _write(row: Tuned, device_name: str, options: Options) -> None:
             options.out.parent.mkdir(parents=True, exist_ok=True)
             cache.merge(entries, device_name, options.out)
     if options.times is not None:
+        options.times.parent.mkdir(parents=True, exist_ok=True)
         with options.times.open("a") as file:
             file.writelines(json.dumps(x) + "\n" for x in row.measurements())
 
 
-def _jobs(manifest: Path, options: Options) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """(distinct problem, operands that are not random) of the rows that the pattern selects."""
-    read, cases = (importlib.import_module(f"benchmarks.{x}") for x in ("manifest", "cases"))
+def _rows(manifest: Path, pattern: str) -> list[Any]:
+    """The rows whose names the pattern is found in, at least one.
+
+    Raises:
+      OSError: the manifest cannot be read.
+      ValueError: it is no manifest, the pattern is no regular expression, or no row matches.
+    """
+    parse = importlib.import_module("benchmarks.manifest").parse
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"--filter: {pattern!r} is no regular expression: {error}") from None
     with manifest.open(newline="") as file:
-        rows = [row for row in read.parse(file) if re.search(options.pattern, row.name)]
+        rows = [row for row in parse(file) if wanted.search(row.name)]
+    if not rows:
+        raise ValueError(f"--filter: no row's name contains {pattern!r}")
+    return rows
+
+
+def _jobs(rows: Sequence[Any], backward: bool) -> Iterator[_Job]:
+    """The distinct problems of rows."""
+    cases = importlib.import_module("benchmarks.cases")
     seen = set()
     for row in rows:
         try:
@@ -107,7 +145,7 @@ def _jobs(manifest: Path, options: Options) -> Iterator[tuple[Any, dict[str, Any
             print(f"skipped  {row.name}: {reason}")
             continue
         with jax.enable_x64(row.a_dtype == "float64"):
-            problems = _problems(cases.call(case), case, options.backward)
+            problems = _problems(cases.call(case), case, backward)
         for problem in problems:
             key = cache.key_of(problem)
             if key not in seen:
@@ -115,7 +153,7 @@ def _jobs(manifest: Path, options: Options) -> Iterator[tuple[Any, dict[str, Any
                 yield problem, {} if case.sizes is None else {"group_sizes": case.sizes}
 
 
-def _problems(call: Any, case: Any, backward: bool) -> list[Any]:
+def _problems(call: Any, case: Any, backward: bool) -> list[Problem]:
     operands = case.avals("forward")
     if not backward or not case.differentiable:
         return search.problems_of(call, operands)

@@ -61,26 +61,17 @@ class Tuned:
         return next((c for c in self.candidates if c.times is not None), None)
 
     @property
-    def untuned(self) -> Candidate | None:
-        """What the cost model alone would have chosen, of those that have a time."""
-        return min((c for c, _ in self._estimated), key=lambda c: c.estimate_us, default=None)
-
-    @property
     def regret(self) -> float | None:
-        """What the cost model's choice takes, over the best that it can estimate."""
-        if not self._estimated:
-            return None
-        _, chosen_us = min(self._estimated, key=lambda pair: pair[0].estimate_us)
-        return chosen_us / min(us for _, us in self._estimated)
-
-    @property
-    def _estimated(self) -> list[tuple[Candidate, float]]:
-        """Those that have a time and an estimate, with the time."""
-        return [
-            (c, c.times.median_us)
+        """What the cost model's choice takes, over the best that it can estimate: no library."""
+        estimated = [
+            (c.estimate_us, c.times.median_us)
             for c in self.candidates
             if c.times is not None and not c.kernel.is_black_box
         ]
+        if not estimated:
+            return None
+        _, chosen_us = min(estimated, key=lambda pair: pair[0])
+        return chosen_us / min(us for _, us in estimated)
 
     @property
     def faults(self) -> tuple[Candidate, ...]:
@@ -136,7 +127,7 @@ class Tuning:
       device: what was measured.
       rows: one a distinct problem.
       path: the user's table, None if nothing was written.
-      skipped: problems that there was no time for.
+      skipped: problems that were not begun: there was no time left, or it was interrupted.
     """
 
     device: Device
@@ -152,15 +143,15 @@ class Tuning:
         if regrets:
             percent = 100 * (statistics.geometric_mean(regrets) - 1)
             lines.append(
-                f"untuned  the cost model's choices take {percent:.1f} % longer than the best that"
-                f" were tried, in geometric mean over {len(regrets)} problems"
+                f"untuned  the cost model's choices take {percent:.1f} % longer than the best of our"
+                f" kernels that were tried, in geometric mean over {len(regrets)} problems"
             )
         lines += [
             f"fault    {c.name} for {row.problem}: {c.fault}"
             for row in self.rows
             for c in row.faults
         ]
-        lines += [f"skipped  {problem}: there was no time left" for problem in self.skipped]
+        lines += [f"skipped  {problem}: it was not begun" for problem in self.skipped]
         lines += [f"saved    {self.path}"] if self.path else []
         return "\n".join(lines)
 
