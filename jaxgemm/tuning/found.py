@@ -143,8 +143,8 @@ class Tuning:
         if regrets:
             percent = 100 * (statistics.geometric_mean(regrets) - 1)
             lines.append(
-                f"untuned  the cost model's choices take {percent:.1f} % longer than the best of our"
-                f" kernels that were tried, in geometric mean over {len(regrets)} problems"
+                f"untuned  the cost model's choices take {percent:.1f} % longer than the best of"
+                f" our kernels that were tried, in geometric mean over {len(regrets)} problems"
             )
         lines += [
             f"fault    {c.name} for {row.problem}: {c.fault}"
