@@ -17,6 +17,9 @@ from jaxgemm.kernel import Kernel
 from jaxgemm.problem import Problem
 from tests import oracle
 
+# `u_curved` of kernels whose exp and tanh are good to two units in the last place.
+U_CURVED = 4 * 2.0**-24
+
 
 def answers(
     problem: Problem, arrays: dict[str, jax.Array], *, u_mul: float = 0.0, u_curved: float = 0.0

@@ -23,7 +23,7 @@ from jaxgemm.ffi_kernels.toolchain import BuildError
 from jaxgemm.kernel import Operands
 from jaxgemm.problem import Problem
 from tests import kernel_answers
-from tests.cublaslt_cases import FLOAT64, FP8, FP8_CASES, IN_FLOAT32, INT8, OWN_CASES, U_CURVED
+from tests.cublaslt_cases import FLOAT64, FP8, FP8_CASES, IN_FLOAT32, INT8, OWN_CASES
 from tests.kernel_cases import ODD_CASES, SMALL_CASES, KernelCase
 
 _H200 = device.named("h200")
@@ -96,7 +96,7 @@ def _run(case: KernelCase, config: cublaslt.Config = _CONFIG) -> None:
         problem, arrays = case.problem(), case.arrays()
         outputs = jax.jit(lambda x: cublaslt.run_on(problem, config, x))(arrays)
         jax.block_until_ready(outputs)
-        kernel_answers.check(problem, arrays, outputs, u_curved=U_CURVED)
+        kernel_answers.check(problem, arrays, outputs, u_curved=kernel_answers.U_CURVED)
 
 
 @pytest.mark.usefixtures("fake")

@@ -12,7 +12,7 @@ from jaxgemm import device
 from jaxgemm.ffi_kernels import cublaslt
 from jaxgemm.tuning import gate
 from tests import kernel_answers
-from tests.cublaslt_cases import FP8_CASES, OWN_CASES, U_CURVED
+from tests.cublaslt_cases import FP8_CASES, OWN_CASES
 from tests.kernel_cases import EXTRAS, KernelCase
 
 # Hopper adds products of 8-bit floats with 13 bits after the point of the largest of them.
@@ -35,7 +35,9 @@ def test_every_algorithm_is_right_on_a_gpu_and_repeats_its_bits(name: str) -> No
         for config in cublaslt.KERNEL.configs(problem, target):
             run = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))
             outputs = run(arrays)
-            kernel_answers.check(problem, arrays, outputs, u_mul=u_mul, u_curved=U_CURVED)
+            kernel_answers.check(
+                problem, arrays, outputs, u_mul=u_mul, u_curved=kernel_answers.U_CURVED
+            )
             _poison()
             for again, first in zip(run(arrays), outputs, strict=True):
                 np.testing.assert_array_equal(np.asarray(again), np.asarray(first), str(config))
@@ -86,4 +88,4 @@ def test_every_device_has_a_context_of_its_own() -> None:
     for target in reversed(jax.devices()):
         outputs = run(jax.device_put(case.arrays(), target))
         assert outputs[0].devices() == {target}
-        kernel_answers.check(problem, case.arrays(), outputs, u_curved=U_CURVED)
+        kernel_answers.check(problem, case.arrays(), outputs, u_curved=kernel_answers.U_CURVED)

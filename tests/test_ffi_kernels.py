@@ -30,8 +30,6 @@ from tests import kernel_answers
 from tests.kernel_cases import EXTRAS, ODD_CASES, SMALL_CASES, KernelCase
 
 _H200 = device.named("h200")
-# As in oracle.py: exp and tanh are good to two units in the last place.
-_U_CURVED = 4 * 2.0**-24
 
 
 def _cases() -> dict[str, KernelCase]:
@@ -78,11 +76,18 @@ def _call(case: KernelCase, **options: Any) -> tuple[jax.Array, ...]:
 
 
 @pytest.mark.usefixtures("cpu_handler")
-@pytest.mark.parametrize("name", _cases())
-def test_cpu_handler_is_right(name: str) -> None:
-    case = _cases()[name]
-    if limits.why_not_problem(case.problem(), "cuda.naive") is None:
-        kernel_answers.check(case.problem(), case.arrays(), _call(case), u_curved=_U_CURVED)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(param.values[1], id=param.id)
+        for param in _accepted()
+        if param.values[0].name == "cuda.naive"
+    ],
+)
+def test_cpu_handler_is_right(case: KernelCase) -> None:
+    kernel_answers.check(
+        case.problem(), case.arrays(), _call(case), u_curved=kernel_answers.U_CURVED
+    )
 
 
 @pytest.mark.usefixtures("cpu_handler")
@@ -90,7 +95,7 @@ def test_every_kernel_has_a_target_for_the_cpu_too() -> None:
     case = KernelCase(m=8, n=8, k=8, dtype="float32", out="float32")
     for kernel in KERNELS:
         [d] = call.call(case.problem(), kernel.name, "any", case.arrays())
-        kernel_answers.check(case.problem(), case.arrays(), (d,), u_curved=_U_CURVED)
+        kernel_answers.check(case.problem(), case.arrays(), (d,), u_curved=kernel_answers.U_CURVED)
 
 
 _SMALL = KernelCase(m=6, n=7, k=5, extras=("bias",), batch=((2, "a d"),))
@@ -130,7 +135,7 @@ def test_handler_refuses_a_dtype_that_it_does_not_know() -> None:
 @pytest.mark.usefixtures("cpu_handler")
 def test_a_workspace_is_one_more_output_that_callers_do_not_see() -> None:
     [d] = _call(_SMALL, workspace_bytes=1000)
-    kernel_answers.check(_SMALL.problem(), _SMALL.arrays(), (d,), u_curved=_U_CURVED)
+    kernel_answers.check(_SMALL.problem(), _SMALL.arrays(), (d,), u_curved=kernel_answers.U_CURVED)
 
 
 @pytest.mark.usefixtures("cpu_handler")
@@ -138,7 +143,7 @@ def test_eager_calls_with_equal_values_of_other_types_do_not_share_attributes() 
     for knobs in ((1,), (True,), (np.int8(1),)):
         problem, arrays = _SMALL.problem(), _SMALL.arrays()
         outputs = call.call(problem, "cuda.naive", "naive_f32", arrays, knobs=knobs)
-        kernel_answers.check(problem, arrays, outputs, u_curved=_U_CURVED)
+        kernel_answers.check(problem, arrays, outputs, u_curved=kernel_answers.U_CURVED)
 
 
 _DECLINED = {
@@ -149,7 +154,8 @@ _DECLINED = {
     "bias": (KernelCase(extras=("bias",), dtypes=(("bias", "float8_e5m2"),)), {}, "bias is float8"),
     "summed": (KernelCase(batch=((3, "a b"),)), {}, "summed over"),
     "axes": (KernelCase(m=8, batch=((2, "a d"),) * 5), {}, "5 batch axes"),
-    "grid": (KernelCase(batch=((2**30, "a d"),)), {}, "a grid has at most"),
+    "grid": (KernelCase(batch=((2**20, "a d"), (2**10, "a d"))), {}, "split the batch"),
+    "size": (KernelCase(m=8, k=2**30), {}, "k = 1073741824: this kernel takes at most"),
 }
 
 
@@ -163,6 +169,25 @@ def test_ladder_declines_with_a_reason(name: str) -> None:
     assert reason is not None
     assert word in reason
     assert not reason.endswith(".")
+
+
+_MANY, _FEWER = (((2**15, "a d"), (size, "a d")) for size in (2**15, 2**10))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "case", "text"),
+    [
+        (sm90.KERNEL, KernelCase(m=1, n=8, k=8, batch=_MANY), "d has 1073741824 tiles"),
+        (sm90.KERNEL, KernelCase(m=128, n=8, k=17, batch=_FEWER), "a has rows of 17 elements"),
+        (mma_sync.KERNEL, KernelCase(m=128, n=8, k=17, batch=_FEWER), "a has rows of 17 elements"),
+        (cublaslt.KERNEL, KernelCase(m=2**31, n=8, k=8), "m = 2147483648: this kernel takes"),
+    ],
+    ids=["tiles", "copies", "copies_mma_sync", "size"],
+)
+def test_what_needs_longer_integers_is_declined(
+    kernel: Kernel, case: KernelCase, text: str
+) -> None:
+    assert text in str(kernel.why_not(case.problem(), _H200))
 
 
 def test_kernels_decline_a_cpu() -> None:
@@ -279,6 +304,7 @@ def test_every_config_is_right_on_a_gpu_with_the_same_bits(
 ) -> None:
     target = device.current()
     problem = case.problem()
+    assert library.why_not() is None
     if reason := kernel.why_not(problem, target):
         pytest.skip(f"{target.name}: {reason}")
     arrays = case.arrays()
@@ -286,7 +312,7 @@ def test_every_config_is_right_on_a_gpu_with_the_same_bits(
         arrays |= {name: _in_tf32(arrays[name]) for name in ("a", "b")}
     same_bits = kernel is not cublaslt.KERNEL
     kernel_answers.check_every_config(
-        kernel, problem, arrays, same_bits=same_bits, u_curved=_U_CURVED
+        kernel, problem, arrays, same_bits=same_bits, u_curved=kernel_answers.U_CURVED
     )
 
 

@@ -38,6 +38,7 @@ def _case(kernel: Kernel, size: int) -> KernelCase:
 def _configs(kernel: Kernel, problem: Problem) -> tuple[Any, ...]:
     """Every config on the device that is there."""
     target = device.current()
+    assert library.why_not() is None
     if reason := kernel.why_not(problem, target):
         pytest.skip(f"{target.name}: {reason}")
     return kernel.configs(problem, target)

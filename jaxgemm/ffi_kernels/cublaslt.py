@@ -140,6 +140,7 @@ def why_not_problem(problem: Problem) -> str | None:
 def _reasons(problem: Problem) -> Iterator[str | None]:
     spec = problem.spec
     yield limits.why_not_shape(problem)
+    yield limits.why_not_sizes(problem, limits.MAX_DIMENSION)
     if spec.batch_invariant:
         yield "batch_invariant: the library chooses an algorithm by the number of rows"
     if problem.k == 0:
@@ -241,7 +242,7 @@ def _num_launches(problem: Problem) -> int:
         for size, names in zip(sizes, spec.batch, strict=True)
         if not {"alpha", "beta"} & {*names}
     ]
-    return math.prod(sizes) // max(1, *shared, 1)
+    return math.prod(sizes) // max([1, *shared])
 
 
 def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:

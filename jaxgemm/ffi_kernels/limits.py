@@ -12,12 +12,16 @@ from jaxgemm.problem import Problem
 _MAX_BATCH_AXES = 4
 # What the epilogue reads and writes: the cases of LoadElement in ffi/parts/elements.cuh.
 _DTYPES = ("float32", "bfloat16", "float16")
+# Kernels round sizes up to whole tiles, and count 4-byte elements by halves, in 32-bit integers.
+_MAX_SIZE = 2**30 - 1
+# What ffi/abi/call.cc takes.
+MAX_DIMENSION = 2**31 - 1
 _MAX_CTAS = 2**31 - 1
 
 
-def why_not_problem(problem: Problem, kernel: str) -> str | None:
+def why_not_problem(problem: Problem, kernel: str, max_tiles: int = _MAX_CTAS) -> str | None:
     """Why no instance of a kernel computes a problem, whatever the device."""
-    return next((x for x in _reasons(problem, kernel) if x is not None), None)
+    return next((x for x in _reasons(problem, kernel, max_tiles) if x is not None), None)
 
 
 def why_not_device(device: Device, oldest: tuple[int, int], newest: tuple[int, int]) -> str | None:
@@ -47,9 +51,18 @@ def why_not_shape(problem: Problem) -> str | None:
     return _why_not_batch(problem)
 
 
-def _reasons(problem: Problem, kernel: str) -> Iterator[str | None]:
+def why_not_sizes(problem: Problem, max_size: int) -> str | None:
+    """Why a problem is too long along an axis."""
+    for label, size in problem.sizes:
+        if size > max_size:
+            return f"{label} = {size}: this kernel takes at most {max_size}; split the problem"
+    return None
+
+
+def _reasons(problem: Problem, kernel: str, max_tiles: int) -> Iterator[str | None]:
     spec = problem.spec
     yield why_not_shape(problem)
+    yield why_not_sizes(problem, _MAX_SIZE)
     rows = instances.of_kernel(kernel)
     known = tuple(dict.fromkeys(row.dtype for row in rows))
     dtype = problem.dtype("a").name
@@ -61,7 +74,7 @@ def _reasons(problem: Problem, kernel: str) -> Iterator[str | None]:
     for name in (*extras, *spec.outputs):
         if problem.dtype(name).name not in _DTYPES:
             yield f"{name} is {problem.dtype(name)}: this kernel needs {' or '.join(_DTYPES)}"
-    yield _why_not_grid(problem, rows)
+    yield _why_not_grid(problem, rows, max_tiles)
 
 
 def _why_not_batch(problem: Problem) -> str | None:
@@ -77,10 +90,10 @@ def _why_not_batch(problem: Problem) -> str | None:
     return None
 
 
-def _why_not_grid(problem: Problem, rows: Sequence[Instance]) -> str | None:
+def _why_not_grid(problem: Problem, rows: Sequence[Instance], max_tiles: int) -> str | None:
     for row in rows:
         tile_m, tile_n, _ = row.cta_tile
         tiles = math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n) * problem.batch_size
-        if tiles > _MAX_CTAS:
-            return f"d has {tiles} tiles: a grid has at most {_MAX_CTAS}; split the batch"
+        if tiles > max_tiles:
+            return f"d has {tiles} tiles: this kernel takes {max_tiles}; split the batch"
     return None

@@ -16,6 +16,7 @@ def _why_not(problem: Problem, device: Device) -> str | None:
         limits.why_not_device(device, *_CAPABILITIES)
         or limits.why_not_problem(problem, _NAME)
         or _why_not_precision(problem)
+        or realign.why_not(problem)
         or library.why_not()
     )
 

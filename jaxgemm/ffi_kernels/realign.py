@@ -4,20 +4,35 @@ import math
 
 from jaxgemm.problem import Problem
 
-# As kTmaAlignment in ffi/parts/tensor_map.cuh.
-_ROW_BYTES = 16
+# As kTmaAlignment in ffi/parts/tensor_map.cuh: the bytes of a unit.
+_UNIT_BYTES = 16
+# The units of one operand are counted in a 32-bit integer.
+_MAX_UNITS = 2**31 - 1
+
+
+def why_not(problem: Problem) -> str | None:
+    """Why the operands of a problem cannot be copied, where they must be."""
+    for name in ("a", "b"):
+        units = _copied_units(problem, name)
+        if units > _MAX_UNITS:
+            return (
+                f"{name} has rows of {problem.shape(name)[-1]} elements, which must be copied to"
+                f" begin at multiples of {_UNIT_BYTES} bytes: {units} units of them are more than"
+                f" the {_MAX_UNITS} of this kernel; split the problem"
+            )
+    return None
 
 
 def workspace_bytes(problem: Problem) -> int:
     """What `RealignOperands` in ffi/parts/realign.cuh needs for a and b."""
-    if problem.k == 0:
-        return 0
-    num_bytes = 0
-    for name in ("a", "b"):
-        *leading, columns = problem.shape(name)
-        num_rows, row_bytes = math.prod(leading), columns * problem.dtype(name).itemsize
-        # XLA's buffers begin at multiples of 16 bytes, and so do slices of them made of rows; but a
-        # single row can be a slice of a vector that begins anywhere.
-        if row_bytes % _ROW_BYTES or num_rows == 1:
-            num_bytes += num_rows * math.ceil(row_bytes / _ROW_BYTES) * _ROW_BYTES
-    return num_bytes
+    return _UNIT_BYTES * sum(_copied_units(problem, name) for name in ("a", "b"))
+
+
+def _copied_units(problem: Problem, name: str) -> int:
+    """The units of an operand's copy; 0 where it needs none."""
+    *leading, columns = problem.shape(name)
+    num_rows, row_bytes = math.prod(leading), columns * problem.dtype(name).itemsize
+    # XLA's buffers begin at multiples of 16 bytes, and so do slices of them made of rows; but a
+    # single row can be a slice of a vector that begins anywhere.
+    needs_copy = problem.k > 0 and (row_bytes % _UNIT_BYTES != 0 or num_rows == 1)
+    return num_rows * math.ceil(row_bytes / _UNIT_BYTES) if needs_copy else 0

@@ -19,10 +19,12 @@ from jaxgemm.problem import Problem
 
 _NAME = "cuda.sm90.dense"
 _CAPABILITY = (9, 0)
-# Columns of d that tiles cover which are computed together. H200, 4096³ and 8192³ in bfloat16,
-# 2026-11-30: with less or more, tiles of 256 columns of a cluster are up to 2 % slower, and
-# others up to 6 %.
+# The columns of d in a strip of the walk over tiles (ffi/parts/tile_walk.cuh). H200, 4096³ and
+# 8192³ in bfloat16, 2026-11-30, before loads told L2 what to keep: with fewer or more, clusters of
+# 256 columns are up to 2 % slower, and narrower ones up to 6 %.
 _STRIP_COLUMNS = 2048
+# As in ffi/kernels/sm90_dense.cuh, where a place past the last tile must be a number too.
+_MAX_TILES = 2**30 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Config:
 def _why_not(problem: Problem, device: Device) -> str | None:
     return (
         limits.why_not_device(device, _CAPABILITY, _CAPABILITY)
-        or limits.why_not_problem(problem, _NAME)
+        or limits.why_not_problem(problem, _NAME, _MAX_TILES)
+        or realign.why_not(problem)
         or library.why_not()
     )
 
