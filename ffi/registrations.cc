@@ -3,7 +3,8 @@
 #include "abi/instance.h"
 #include "cublaslt/matmul.h"
 
-// Written by the build: JAXGEMM_INSTANCE(name, dtype) for each compiled row of instances.json.
+// Written by the build: JAXGEMM_INSTANCE(name, dtype) for each compiled row of instances.json, and
+// JAXGEMM_ARCHS, what they are compiled for.
 #include "instances.inc"
 
 #define JAXGEMM_INSTANCE(name, dtype) \
@@ -35,6 +36,16 @@ int JaxgemmAbiVersion() { return jaxgemm::kAbiVersion; }
 
 // The minor version of XLA's FFI headers: a runtime accepts it or an older one.
 int JaxgemmFfiMinor() { return XLA_FFI_API_MINOR; }
+
+// The architectures that there is machine code for, as in "80 90a"; none on the CPU.
+const char* JaxgemmArchs() { return JAXGEMM_ARCHS; }
+
+// The names of the compiled instances, each after a space.
+const char* JaxgemmInstances() {
+#define JAXGEMM_INSTANCE(name, dtype) " " #name
+  return "" JAXGEMM_INSTANCES;
+#undef JAXGEMM_INSTANCE
+}
 
 void* JaxgemmCallTypeId() { return &jaxgemm::Call::id; }
 

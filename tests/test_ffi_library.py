@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,6 @@ from jaxgemm.ffi_kernels import KERNELS, build, instances, library, toolchain
 from jaxgemm.ffi_kernels import __main__ as command
 from jaxgemm.ffi_kernels.toolchain import BuildError
 from jaxgemm.policy import Policy
-from tests.aot import ffi as aot
 from tests.kernel_cases import KernelCase
 
 # Logs its arguments, and writes the file after -o: an object, or a copy of the real library.
@@ -31,14 +31,24 @@ _SOURCE = """
 extern "C" {{
 int JaxgemmAbiVersion() {{ return {abi}; }}
 int JaxgemmFfiMinor() {{ return {minor}; }}
+const char* JaxgemmArchs() {{ return "{archs}"; }}
+const char* JaxgemmInstances() {{ return "{names}"; }}
 }}
 """
 
 
-def _shared_library(folder: Path, abi: int, minor: int) -> Path:
-    """A library with nothing but version numbers."""
-    source, result = folder / "versions.cc", folder / f"versions-{abi}-{minor}.so"
-    source.write_text(_SOURCE.format(abi=abi, minor=minor))
+def _shared_library(
+    folder: Path,
+    abi: int = library.ABI_VERSION,
+    minor: int = 0,
+    *,
+    archs: str = "80 90a",
+    without: str = "",
+) -> Path:
+    """A library that says of itself what it is, and has nothing else; `without` an instance."""
+    names = " ".join(row.name for row in instances.instances() if row.name != without)
+    source, result = folder / "empty.cc", folder / f"{abi}-{minor}-{archs[:2]}-{without}.so"
+    source.write_text(_SOURCE.format(abi=abi, minor=minor, archs=archs, names=names))
     subprocess.run(["g++", "-shared", "-fPIC", "-o", result, source], check=True)
     return result
 
@@ -53,7 +63,7 @@ class _Compiler:
     def __init__(self, folder: Path):
         self.path = folder / "nvcc"
         self._log = folder / "log"
-        self._library = _shared_library(folder, library.ABI_VERSION, toolchain.ffi_minor())
+        self._library = _shared_library(folder, minor=toolchain.ffi_minor())
         self.write()
 
     def write(self, version: str = "release 13.0", failure: str = "") -> None:
@@ -76,7 +86,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Compi
     monkeypatch.setenv("JAXGEMM_NVCC", str(fake.path))
     monkeypatch.setattr(library, "_PREBUILT", tmp_path / "prebuilt.so")
     monkeypatch.setattr(library, "_failures", {})
-    monkeypatch.setattr(library, "archs", lambda: ("90a",))
+    monkeypatch.setattr(library, "gpu_archs", lambda: ("90a",))
     library.forget()
     yield fake
     library.forget()
@@ -144,6 +154,15 @@ def test_key_follows_sources_compiler_and_options(
     assert len(keys) == 5
 
 
+def test_nvcc_takes_the_host_compiler_that_is_named(
+    compiler: _Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c++").symlink_to(str(toolchain.find_cxx()))
+    monkeypatch.setenv("CXX", str(tmp_path / "c++"))
+    for step in build.steps(_recipe(), tmp_path):
+        assert step.command[step.command.index("-ccbin") + 1] == str(tmp_path / "c++")
+
+
 def test_instances_are_compiled_for_their_architectures_only(compiler: _Compiler) -> None:
     rows = {row.name: row for row in instances.instances()}
     steps = {step.name: step for step in build.steps(_recipe(("80", "90a")), Path("/tmp"))}
@@ -208,11 +227,52 @@ def test_a_library_that_does_not_fit_is_a_reason(
 
 
 def test_a_prebuilt_library_wins(compiler: _Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = _shared_library(compiler.path.parent, library.ABI_VERSION, 0)
-    monkeypatch.setattr(library, "_PREBUILT", path)
+    monkeypatch.setattr(library, "_PREBUILT", _shared_library(compiler.path.parent))
     monkeypatch.setenv("JAXGEMM_NVCC", "/nowhere/nvcc")
     assert library.why_not() is None
     assert library.why_not_built() is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "text"),
+    [
+        (("100a",), {}, r"is for sm_80 sm_90a, but there is a GPU of sm_100a: run .*=100a`, or"),
+        (("90a",), {"archs": "80"}, r"is for sm_80, but there is a GPU of sm_90a"),
+        (("90a",), {"without": "sm90_bf16_128x64"}, r"lacks the instance sm90_bf16_128x64: run"),
+        (("86",), {"without": "sm90_bf16_128x64"}, None),
+        (("80", "90a"), {}, None),
+        ((), {"archs": "90a"}, None),
+    ],
+)
+def test_a_prebuilt_library_must_be_for_the_gpus(
+    compiler: _Compiler,
+    gpus: tuple[str, ...],
+    options: dict[str, str],
+    text: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = _shared_library(compiler.path.parent, **options)
+    monkeypatch.setattr(library, "_PREBUILT", path)
+    monkeypatch.setattr(library, "gpu_archs", lambda: gpus)
+    reason = library.why_not()
+    assert reason is None if text is None else re.search(text, str(reason))
+
+
+@pytest.mark.parametrize(
+    ("code", "gpu", "runs"),
+    [
+        ("80", "86", True),
+        ("86", "80", False),
+        ("80", "90a", False),
+        ("90", "90a", True),
+        ("90a", "90a", True),
+        ("100a", "103a", False),
+        ("100f", "103a", True),
+        ("120", "121a", True),
+    ],
+)
+def test_machine_code_runs_within_a_generation(code: str, gpu: str, runs: bool) -> None:
+    assert instances.runs_on(code, gpu) == runs
 
 
 def test_a_file_that_is_no_library_is_a_reason(
@@ -231,7 +291,7 @@ def test_missing_compilers_and_sources_are_reasons(
     assert library.why_not() == "the C++ sources are missing: reinstall jaxgemm"
     library.forget()
     monkeypatch.setenv("CXX", "/nowhere/g++")
-    assert "no C++ compiler" in library.why_not()
+    assert library.why_not() == "CXX is /nowhere/g++, which is not a program"
     library.forget()
     monkeypatch.setenv("JAXGEMM_NVCC", "/nowhere/nvcc")
     assert library.why_not() == "JAXGEMM_NVCC is /nowhere/nvcc, which is not a program"
@@ -265,9 +325,20 @@ def test_command_builds_and_informs(
     assert "building CUDA kernels for sm_90a: 1 of" in shown.err
     assert command.main(["info"]) == 0
     assert "library        built" in capsys.readouterr().out
+    assert command.main(["build", "--archs=90a,80"]) == 0
+    assert "this one takes a library for sm_90a" in capsys.readouterr().err
     compiler.write(version="another", failure="exit 1")
     assert command.main(["build"]) == 1
     assert "ended with 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("archs", ["sm_90a", "9.0", "90a,", "75", ""])
+def test_command_names_an_architecture_that_it_does_not_know(
+    archs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["build", f"--archs={archs}"])
+    assert "expected names from 80 on, with commas: 80,90a" in capsys.readouterr().err
 
 
 def test_command_puts_a_library_beside_the_package(
@@ -282,6 +353,8 @@ def test_command_puts_a_library_beside_the_package(
     assert [x.name for x in path.parent.iterdir()] == ["x.so"]
     # It may be for other machines than this one.
     assert any("compute_80" in line for line in compiler.calls())
+    assert command.main(["info"]) == 0
+    assert f"prebuilt       {path}, for sm_80 sm_90a" in capsys.readouterr().out
     compiler.write(version="another")
     num_calls = len(compiler.calls())
     assert library.why_not_built() is None
@@ -291,38 +364,3 @@ def test_command_puts_a_library_beside_the_package(
     monkeypatch.setattr(library, "_PREBUILT", compiler.path / "below_a_file" / "x.so")
     assert command.main(["build", "--prebuilt"]) == 1
     assert "cannot be written" in capsys.readouterr().err
-
-
-_PTXAS = """
-ptxas info    : Compiling entry function 'kernel' for 'sm_80'
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 99 registers, used 1 barriers
-ptxas info    : Compiling entry function 'kernel' for 'sm_90a'
-    {spills} bytes stack frame, {spills} bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 64 registers, used 1 barriers
-"""
-
-
-@pytest.mark.parametrize(
-    ("log", "limit", "text"),
-    [
-        (_PTXAS.format(spills=0), 64, None),
-        (_PTXAS.format(spills=8), 64, "8 bytes spill stores"),
-        (_PTXAS.format(spills=0), 63, "64 registers, but the row says 63"),
-        (_PTXAS.format(spills=0) + "(C7510) wgmma serialized", 64, "C7510"),
-        ("", 64, "ptxas said nothing of sm_90a"),
-    ],
-)
-def test_checks_of_the_build_see_what_is_wrong(log: str, limit: int, text: str | None) -> None:
-    report = aot.read_log(log, "90a", limit)
-    assert (report.problems == []) if text is None else (text in report.problems[0])
-
-
-def test_checks_of_machine_code_see_what_is_wrong() -> None:
-    good = "arch = sm_80\nFunction : f\nLDL R1;\narch = sm_90a\nFunction : f\nHGMMA R2;\n"
-    assert aot.read_sass(good, "90a", mma=True) == []
-    assert aot.read_sass(good, "80", mma=True) == [
-        "local memory is used",
-        "no tensor-core instruction",
-    ]
-    assert aot.read_sass(good, "100a", mma=False) == ["there is no machine code for sm_100a"]

@@ -9,6 +9,7 @@ share the installation: an image, say. It is then taken as it is, whatever becom
 
 import argparse
 import ctypes
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +29,15 @@ def _driver() -> str:
     return "libcuda.so.1"
 
 
+def _prebuilt() -> str:
+    path = library.prebuilt()
+    try:
+        return "none" if path is None else f"{path}, for {library.sm(library.held_archs(path))}"
+    except BuildError:
+        # The library's row says why.
+        return str(path)
+
+
 def _info() -> None:
     nvcc = toolchain.find_nvcc()
     rows = {
@@ -36,14 +46,26 @@ def _info() -> None:
         "host compiler": toolchain.find_cxx() or "none",
         "driver": _driver(),
         "cuBLASLt": cublaslt.find() or "none",
-        "architectures": " ".join(f"sm_{arch}" for arch in library.archs()),
+        "architectures": library.sm(library.archs()),
         "instances": f"{len(instances.instances())} of {', '.join(instances.kernel_names())}",
         "folder": library.cache_folder(),
-        "prebuilt": library.prebuilt() or "none",
+        "prebuilt": _prebuilt(),
         "library": library.why_not_built() or "built",
     }
     for name, value in rows.items():
         print(f"{name:14} {value}")
+
+
+def _archs(text: str) -> tuple[str, ...]:
+    """Architectures by name."""
+    names = tuple(sorted(set(text.split(","))))
+    for name in names:
+        found = re.fullmatch(r"(\d{2,3})[af]?", name)
+        if found is None or int(found[1]) < 80:
+            raise argparse.ArgumentTypeError(
+                f"got {name!r}, expected names from 80 on, with commas: 80,90a"
+            )
+    return names
 
 
 def _build(archs: tuple[str, ...], *, prebuilt: bool) -> None:
@@ -52,6 +74,9 @@ def _build(archs: tuple[str, ...], *, prebuilt: bool) -> None:
     print(f"{path}, after {time.monotonic() - start:.0f} s")
     if (taken := library.prebuilt()) not in (None, path):
         print(f"{taken} is taken instead, as long as it is there", file=sys.stderr)
+    elif taken is None and recipe.archs != library.archs():
+        needed = library.sm(library.archs())
+        print(f"it is for other machines: this one takes a library for {needed}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,16 +85,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="say what was found")
     parsed = commands.add_parser("build", help="build the CUDA library, unless it is there")
-    parsed.add_argument("--archs", help="as in 80,90a; default: those of the GPUs")
+    parsed.add_argument(
+        "--archs",
+        type=_archs,
+        help="as in 80,90a; default: those of this machine's GPUs; with --prebuilt, and without a"
+        f" GPU, {','.join(instances.DEFAULT_ARCHS)}",
+    )
     parsed.add_argument("--prebuilt", action="store_true", help="put it beside the package")
     options = parser.parse_args(argv)
     if options.command == "info":
         _info()
         return 0
     try:
-        archs = instances.DEFAULT_ARCHS if options.prebuilt else library.archs()
-        named = tuple(options.archs.split(",")) if options.archs else archs
-        _build(named, prebuilt=options.prebuilt)
+        usual = instances.DEFAULT_ARCHS if options.prebuilt else library.archs()
+        _build(options.archs or usual, prebuilt=options.prebuilt)
     except BuildError as error:
         print(f"jaxgemm: {error}", file=sys.stderr)
         return 1

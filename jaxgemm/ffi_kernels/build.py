@@ -91,9 +91,8 @@ def cuda_recipe(archs: Sequence[str], flags: tuple[str, ...] = ()) -> Recipe:
             "no CUDA compiler: install nvidia-cuda-nvcc (jax[cuda13] brings it), or set"
             " JAXGEMM_NVCC to an nvcc"
         )
-    if toolchain.find_cxx() is None:
-        raise BuildError("no C++ compiler, which nvcc needs: install g++, or set CXX")
-    return Recipe("CUDA", _sources(), nvcc.path, nvcc.version, tuple(sorted(archs)), flags)
+    host = ("-ccbin", str(_host_compiler()))
+    return Recipe("CUDA", _sources(), nvcc.path, nvcc.version, tuple(sorted(archs)), host + flags)
 
 
 def cpu_recipe(flags: tuple[str, ...] = ()) -> Recipe:
@@ -102,11 +101,18 @@ def cpu_recipe(flags: tuple[str, ...] = ()) -> Recipe:
     Raises:
       BuildError: sources or the compiler are missing.
     """
-    compiler = toolchain.find_cxx()
-    if compiler is None:
-        raise BuildError("no C++ compiler: install g++, or set CXX")
+    compiler = _host_compiler()
     version = toolchain.run([str(compiler), "--version"])
     return Recipe("cpu", _sources(), compiler, version, (), flags)
+
+
+def _host_compiler() -> Path:
+    compiler = toolchain.find_cxx()
+    if compiler is None and (named := os.environ.get("CXX")):
+        raise BuildError(f"CXX is {named}, which is not a program")
+    if compiler is None:
+        raise BuildError("no C++ compiler, which nvcc needs too: install g++, or set CXX")
+    return compiler
 
 
 def _sources() -> Path:
@@ -189,11 +195,15 @@ def compile_steps(
 
 
 def write_instances(recipe: Recipe, folder: Path) -> None:
-    """Writes a source for each instance, and their table, which registrations.cc includes."""
+    """Writes a source for each instance, and what registrations.cc includes: which there are."""
     for row in recipe.instances:
         (folder / f"{row.name}.cu").write_text(_INSTANCE.format(row=row))
     rows = " ".join(f"JAXGEMM_INSTANCE({x.name}, {_DTYPES[x.dtype]})" for x in recipe.instances)
-    (folder / "instances.inc").write_text(f"#define JAXGEMM_INSTANCES {rows}\n")
+    lines = (
+        f"#define JAXGEMM_INSTANCES {rows}",
+        f'#define JAXGEMM_ARCHS "{" ".join(recipe.archs)}"',
+    )
+    (folder / "instances.inc").write_text("".join(f"{line}\n" for line in lines))
 
 
 def link(recipe: Recipe, compiled: Sequence[Step], folder: Path) -> Path:

@@ -52,7 +52,7 @@ class Instance:
     archs: tuple[str, ...] = DEFAULT_ARCHS
 
     def compiles_for(self, arch: str) -> bool:
-        """Whether it can be compiled for an architecture; "90a" alone means nothing else."""
+        """Whether it can be compiled for an architecture: for all from 80 on, if its row has 80."""
         if "80" in self.archs:
             return int(arch.rstrip("af")) >= 80
         return arch in self.archs
@@ -88,6 +88,18 @@ class Config:
 def source_folder() -> Path | None:
     """The folder of the C++ sources, None where they are missing."""
     return next((path for path in _SOURCE_FOLDERS if (path / "instances.json").exists()), None)
+
+
+def runs_on(code: str, gpu: str) -> bool:
+    """Whether machine code for one architecture runs on a GPU of another.
+
+    It does on GPUs of its generation that are as new or newer; what has features of one GPU, as
+    "90a" has, on that one only.
+    """
+    if code.endswith("a"):
+        return code == gpu
+    number, target = int(code.rstrip("f")), int(gpu.rstrip("a"))
+    return number // 10 == target // 10 and number <= target
 
 
 def arch(device: Device) -> str:

@@ -9,7 +9,9 @@ import ctypes
 import functools
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import filelock
 import jax
@@ -35,13 +37,23 @@ def cache_folder() -> Path:
     return (Path(root) if root else platformdirs.user_cache_path("jaxgemm")) / "ffi"
 
 
-def archs() -> tuple[str, ...]:
-    """The architectures to build for: those of this machine's GPUs, else all that are known."""
+def gpu_archs() -> tuple[str, ...]:
+    """The architectures of this machine's GPUs; none where there is no GPU."""
     try:
         gpus = jax.devices("gpu")
     except RuntimeError:
-        return instances.DEFAULT_ARCHS
+        return ()
     return tuple(sorted({instances.arch(device.from_jax(gpu)) for gpu in gpus}))
+
+
+def archs() -> tuple[str, ...]:
+    """The architectures to build for: those of this machine's GPUs, else the usual ones."""
+    return gpu_archs() or instances.DEFAULT_ARCHS
+
+
+def sm(names: Sequence[str]) -> str:
+    """Architectures as people write them."""
+    return " ".join(f"sm_{name}" for name in names)
 
 
 def path_of(recipe: build.Recipe) -> Path:
@@ -54,7 +66,7 @@ def why_not() -> str | None:
     """None if the CUDA library is there or could be built; else the reason. Builds nothing."""
     try:
         if _PREBUILT.exists():
-            return _why_not_loadable(_PREBUILT)
+            return _why_not_loadable(_PREBUILT) or _why_not_for_gpus(_PREBUILT)
         path = path_of(build.cuda_recipe(archs()))
         return _why_not_loadable(path) if path.exists() else _failures.get(path)
     # OSError: a folder cannot be read; RuntimeError: also a user without a home.
@@ -136,7 +148,7 @@ def _what(recipe: build.Recipe) -> str:
     """What a recipe builds, in words."""
     if recipe.platform == "cpu":
         return "the CPU handler"
-    return f"CUDA kernels for {' '.join(f'sm_{arch}' for arch in recipe.archs)}"
+    return f"CUDA kernels for {sm(recipe.archs)}"
 
 
 def _open(path: Path) -> ctypes.CDLL:
@@ -167,6 +179,34 @@ def _why_not_loadable(path: Path) -> str | None:
         _open(path)
     except BuildError as error:
         return str(error)
+    return None
+
+
+def held_archs(path: Path) -> tuple[str, ...]:
+    """The architectures that a library has machine code for.
+
+    Raises:
+      BuildError: it cannot be loaded.
+    """
+    return _words(_open(path).JaxgemmArchs)
+
+
+def _words(function: Any) -> tuple[str, ...]:
+    function.restype = ctypes.c_char_p
+    return tuple(function().decode().split())
+
+
+def _why_not_for_gpus(path: Path) -> str | None:
+    """Why a library that loads is not for this machine's GPUs, or not of this package."""
+    held, names = held_archs(path), _words(_open(path).JaxgemmInstances)
+    needed = gpu_archs()
+    remedy = f"run `{BUILD_COMMAND} --prebuilt --archs={','.join(needed)}`, or remove it"
+    for arch in needed:
+        if not any(instances.runs_on(code, arch) for code in held):
+            return f"{path} is for {sm(held)}, but there is a GPU of sm_{arch}: {remedy}"
+    for row in instances.instances():
+        if any(map(row.compiles_for, needed)) and row.name not in names:
+            return f"{path} lacks the instance {row.name}: {remedy}"
     return None
 
 
