@@ -18,7 +18,7 @@ from benchmarks import command, fields, records
 from benchmarks.records import Record
 from jaxgemm.tuning import timing
 
-_MEGABYTES = flags.DEFINE_integer("megabytes", 2048, "size of the array")
+_MEGABYTES = flags.DEFINE_integer("megabytes", 2048, "size of the array", lower_bound=1)
 
 # name → (function, how often each byte of the array is moved).
 _FUNCTIONS: dict[str, tuple[Callable[[jax.Array], jax.Array], int]] = {
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"{argv[1:]} should be flags")
     names = [name for name in _FUNCTIONS if command.matches(name)]
-    sys.exit(command.collect(len(names), ((name, _measured(name)) for name in names)))
+    sys.exit(command.collect(names, ((name, _measured(name)) for name in names)))
 
 
 if __name__ == "__main__":

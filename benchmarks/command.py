@@ -11,7 +11,6 @@ from benchmarks import console, implementations, manifest, records
 from benchmarks.manifest import Row
 from benchmarks.records import Record
 from benchmarks.runner import Options, Runner
-from jaxgemm import registry
 from jaxgemm.tuning import timing
 
 _FILTER = flags.DEFINE_string("filter", None, "regular expression that a row's name must contain")
@@ -22,16 +21,27 @@ _BACKENDS = flags.DEFINE_list(
     " which 'kernels' adds",
 )
 _MODE = flags.DEFINE_enum("mode", "forward", manifest.MODES, "for rows that have none of their own")
-_ITERATIONS = flags.DEFINE_integer("iterations", None, "timed calls; default: as the protocol asks")
+_ITERATIONS = flags.DEFINE_integer(
+    "iterations", None, "timed calls; default: as the protocol asks", lower_bound=1
+)
 _REGIME = flags.DEFINE_enum("regime", "burst", ("burst", "sustained", "both"), "see timing.py")
 _FORMAT = flags.DEFINE_enum("format", "console", ("console", "json", "csv"), "of the output")
 _OUT = flags.DEFINE_string("out", None, "file to which records are appended, one JSON a line")
 _TAGS = flags.DEFINE_list("tags", [], "added to every record")
-_LIST = flags.DEFINE_bool("list", False, "list rows and implementations, measure nothing")
+_LIST = flags.DEFINE_bool("list", False, "list what would be measured, measure nothing")
 _MAX_VARIANTS = flags.DEFINE_integer(
-    "max_variants", 8, "ways of one implementation that are tried, best guesses first"
+    "max_variants", 8, "ways of one implementation that are tried, best first", lower_bound=1
 )
 _MAX_SECONDS = flags.DEFINE_float("max_seconds", math.inf, "begin no row after this time")
+
+
+@flags.validator("filter")
+def _is_pattern(text: str | None) -> bool:
+    try:
+        re.compile(text or "")
+    except re.error as error:
+        raise flags.ValidationError(f"it should be a regular expression: {error}") from None
+    return True
 
 
 def filter_pattern() -> str | None:
@@ -58,11 +68,6 @@ def regimes() -> tuple[timing.Regime, ...]:
     """What --regime asks for."""
     both = ("burst", "sustained")
     return both if _REGIME.value == "both" else (both[both.index(_REGIME.value)],)
-
-
-def kernels() -> tuple[str, ...]:
-    """The names of jaxgemm's kernels, in order of preference from last to first."""
-    return tuple(kernel.name for kernel in reversed(registry.kernels()))
 
 
 def options(backends: tuple[str, ...] | None = None) -> Options:
@@ -92,15 +97,22 @@ def measure(rows: Sequence[Row]) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    return collect(len(rows), runner.run(rows))
+    return collect([row.name for row in rows], runner.run(rows))
 
 
-def collect(total: int, found: Iterable[tuple[str, Iterable[Record]]]) -> int:
+def collect(names: Sequence[str], found: Iterable[tuple[str, Iterable[Record]]]) -> int:
     """Prints and writes records as they come; returns the exit code.
 
     What has come stays, whatever ends it: an interrupt, or that time is up.
+
+    Args:
+      names: of all rows.
+      found: each row's name with its records, measured when it is their turn.
     """
-    printer, done, bad = console.Printer(_FORMAT.value), 0, 0
+    if _LIST.value:
+        print(*names, sep="\n")
+        return 0
+    printer, total, done, bad = console.Printer(_FORMAT.value), len(names), 0, 0
     try:
         with printer.progress(total) as advance:
             for name, some in found:

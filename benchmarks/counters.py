@@ -63,7 +63,8 @@ def main(argv: Sequence[str]) -> None:
         return
     if reason := ncu.why_not():
         raise app.UsageError(reason)
-    sys.exit(command.collect(len(rows), ((row.name, _profiled(row)) for row in rows)))
+    profiled = ((row.name, _profiled(row)) for row in rows)
+    sys.exit(command.collect([row.name for row in rows], profiled))
 
 
 if __name__ == "__main__":

@@ -130,7 +130,8 @@ def main(argv: Sequence[str]) -> None:
         if command.matches(name)
     ]
     squares = Runner(command.options(backends=("jaxgemm", "jnp.dot"))).run(rows)
-    sys.exit(command.collect(len(rows) + len(extras), itertools.chain(squares, extras)))
+    names = [*(row.name for row in rows), *(name for name, _ in extras)]
+    sys.exit(command.collect(names, itertools.chain(squares, extras)))
 
 
 if __name__ == "__main__":

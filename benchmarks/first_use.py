@@ -128,7 +128,7 @@ def main(argv: Sequence[str]) -> None:
     found = [("imports", _imports())]
     found += [(" ".join(archs), _built_and_loaded(archs)) for archs in builds]
     wanted = [(name, some) for name, some in found if command.matches(name)]
-    sys.exit(command.collect(len(wanted), wanted))
+    sys.exit(command.collect([name for name, _ in wanted], wanted))
 
 
 if __name__ == "__main__":

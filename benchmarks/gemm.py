@@ -19,7 +19,7 @@ _K = flags.DEFINE_string("k", "", "contraction of the sweep; default: as m")
 _DTYPE = flags.DEFINE_list("dtype", ["bfloat16"], "dtypes of a and b in the sweep")
 _OUT_DTYPE = flags.DEFINE_string("out_dtype", None, "result of the sweep; default: as a and b")
 _EPILOGUE = flags.DEFINE_string("epilogue", "none", "epilogue of the sweep: none, bias+gelu, …")
-_BATCH = flags.DEFINE_integer("batch", 1, "matrices of the sweep")
+_BATCH = flags.DEFINE_integer("batch", 1, "matrices of the sweep", lower_bound=1)
 _TRANS_A = flags.DEFINE_bool("trans_a", False, "a of the sweep is stored as (k, m)")
 _TRANS_B = flags.DEFINE_bool("trans_b", False, "b of the sweep is stored as (n, k)")
 

@@ -1,8 +1,7 @@
 """Measures grouped products: rows of the manifest, or a sweep over groups and distributions.
 
 python -m benchmarks.grouped --suite=grouped,grouped_backward
-python -m benchmarks.grouped --m=8192 --n=4096 --k=4096 --groups=8,32,128 \
-        --distribution=balanced,zipf1.2
+python -m benchmarks.grouped --m=8192 --groups=8,32,128 --distribution=balanced,zipf1.2
 """
 
 import sys
@@ -16,7 +15,7 @@ _SUITE = flags.DEFINE_list("suite", ["grouped"], "suites of the manifest; only g
 _M = flags.DEFINE_string("m", None, "a sweep instead: rows of all groups together")
 _N = flags.DEFINE_string("n", "4096", "columns of the sweep")
 _K = flags.DEFINE_string("k", "4096", "contraction of the sweep")
-_GROUPS = flags.DEFINE_list("groups", ["8"], "numbers of groups of the sweep")
+_GROUPS = flags.DEFINE_string("groups", "8", "numbers of groups of the sweep")
 _DISTRIBUTION = flags.DEFINE_list("distribution", ["balanced"], "of the sweep; see groups.py")
 _DTYPE = flags.DEFINE_string("dtype", "bfloat16", "of all arrays of the sweep")
 
@@ -40,10 +39,10 @@ def _rows() -> list[manifest.Row]:
             out_dtype=_DTYPE.value,
             compute_dtype="tfloat32" if _DTYPE.value == "float32" else "float32",
         )
-        for m in manifest.span(_M.value)
-        for n in manifest.span(_N.value)
-        for k in manifest.span(_K.value)
-        for num_groups in map(int, _GROUPS.value)
+        for m in manifest.span("--m", _M.value)
+        for n in manifest.span("--n", _N.value)
+        for k in manifest.span("--k", _K.value)
+        for num_groups in manifest.span("--groups", _GROUPS.value)
         for distribution in _DISTRIBUTION.value
     ]
 

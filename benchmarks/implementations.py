@@ -46,14 +46,10 @@ def _ours(name: str, backend: str) -> Implementation:
     def why_not(case: Case, mode: str) -> str | None:
         if backend == "auto":
             return None
-        problem = jaxgemm.explain(cases.call(case), case.avals("forward")).rows
-        reasons = [
-            reason
-            for row in problem
-            for kernel in registry.selected(backend)
-            if (reason := kernel.why_not(row.problem, device.current())) is not None
-        ]
-        return reasons[0] if len(reasons) == len(problem) else None
+        rows = jaxgemm.explain(cases.call(case), case.avals("forward")).rows
+        (kernel,) = registry.selected(backend)
+        reasons = [kernel.why_not(row.problem, device.current()) for row in rows]
+        return reasons[0] if reasons and all(reasons) else None
 
     def variants(case: Case, mode: str, sample: Operands) -> Iterator[Variant]:
         # A kernel that fails to lower must not be timed as its fallback.

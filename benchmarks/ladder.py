@@ -23,7 +23,7 @@ from jaxgemm import device, registry
 from jaxgemm.ffi_kernels.instances import Instance
 from jaxgemm.kernel import Kernel
 
-_SIZE = flags.DEFINE_integer("size", 4096, "m, n and k")
+_SIZE = flags.DEFINE_integer("size", 4096, "m, n and k", lower_bound=1)
 _COUNTERS = flags.DEFINE_bool("counters", False, "count bytes with ncu, too")
 
 
@@ -133,8 +133,9 @@ def main(argv: Sequence[str]) -> None:
     except ValueError as error:
         raise app.UsageError(str(error)) from None
     rows = [row for row in _rows() if command.matches(row.name)]
-    total = len(rows) * (2 if _COUNTERS.value else 1)
-    sys.exit(command.collect(total, _measured(rows, runner)))
+    parts = ("", ", counters") if _COUNTERS.value else ("",)
+    names = [f"{row.name}{part}" for row in rows for part in parts]
+    sys.exit(command.collect(names, _measured(rows, runner)))
 
 
 if __name__ == "__main__":

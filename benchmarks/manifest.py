@@ -144,8 +144,8 @@ def select(suites: Sequence[str], pattern: str | None) -> tuple[Row, ...]:
     )
 
 
-def span(text: str) -> tuple[int, ...]:
-    """Sizes: "4096", "1024,4096", or "1024:8192:1024" with both ends.
+def span(flag: str, text: str) -> tuple[int, ...]:
+    """The sizes that a flag names: "4096", "1024,4096", or "1024:8192:1024" with both ends.
 
     Raises:
       ValueError: it is none of these.
@@ -157,13 +157,15 @@ def span(text: str) -> tuple[int, ...]:
         first, last, *step = (int(x) for x in parts)
         return tuple(range(first, last + 1, *step))
     except (TypeError, ValueError):
-        raise ValueError(f"{text!r} should be a size, 1024,4096 or first:last:step") from None
+        message = f"{flag}: {text!r} should be a size, 1024,4096 or first:last:step"
+        raise ValueError(message) from None
 
 
 def sweep(ms: str, ns: str, ks: str, **common: object) -> tuple[Row, ...]:
     """A row for each combination; a size that is empty follows m."""
     found = []
-    for m, n, k in itertools.product(span(ms), span(ns) if ns else (0,), span(ks) if ks else (0,)):
+    sizes = (("--m", ms), ("--n", ns), ("--k", ks))
+    for m, n, k in itertools.product(*(span(flag, text or "0") for flag, text in sizes)):
         n, k = n or m, k or m
         kind = common.get("a_dtype", "bfloat16")
         found.append(Row(f"sweep_{m}x{n}x{k}_{kind}", m, n, k, **common))  # pyright: ignore

@@ -95,6 +95,9 @@ class Runner:
         except cases.Unsupported as reason:
             yield dataclasses.replace(empty, status="unsupported", reason=str(reason))
             return
+        except Exception as error:  # no such dtype, say
+            yield records.failed(empty, error)
+            return
         if mode != "forward" and not case.differentiable:
             reason = f"{row.a_dtype} has no gradient"
             yield dataclasses.replace(empty, status="unsupported", reason=reason)

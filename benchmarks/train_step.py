@@ -18,10 +18,10 @@ from benchmarks.records import Record
 from benchmarks.steps import Step
 from jaxgemm.tuning import timing
 
-_TOKENS = flags.DEFINE_integer("tokens", 4096, "rows of the input")
-_WIDTH = flags.DEFINE_integer("width", 4096, "columns of the input")
-_HIDDEN = flags.DEFINE_integer("hidden", 14336, "columns of the MLP's hidden layer")
-_KV_WIDTH = flags.DEFINE_integer("kv_width", 1024, "columns of k and of v")
+_TOKENS = flags.DEFINE_integer("tokens", 4096, "rows of the input", lower_bound=1)
+_WIDTH = flags.DEFINE_integer("width", 4096, "columns of the input", lower_bound=1)
+_HIDDEN = flags.DEFINE_integer("hidden", 14336, "columns of the MLP's hidden layer", lower_bound=1)
+_KV_WIDTH = flags.DEFINE_integer("kv_width", 1024, "columns of k and of v", lower_bound=1)
 _DTYPE = flags.DEFINE_string("dtype", "bfloat16", "of all arrays")
 
 
@@ -97,7 +97,8 @@ def main(argv: Sequence[str]) -> None:
         steps.attention(tokens, width, _KV_WIDTH.value),
     ]
     chosen = [step for step in layers if command.matches(step.name)]
-    sys.exit(command.collect(len(chosen), ((step.name, _rows_of(step)) for step in chosen)))
+    measured = ((step.name, _rows_of(step)) for step in chosen)
+    sys.exit(command.collect([step.name for step in chosen], measured))
 
 
 if __name__ == "__main__":

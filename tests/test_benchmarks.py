@@ -101,6 +101,22 @@ def test_unsupported_rows_are_reported():
     assert "scales of mx32_e8m0" in record.reason
 
 
+def test_a_row_that_means_nothing_is_reported_and_the_next_one_is_measured():
+    rows = [
+        manifest.Row("dtype", 16, 16, 16, a_dtype="bfloat17"),
+        manifest.Row("dealt", 16, 16, 16, groups=2, layout="ragged_m", distribution="nobody"),
+        manifest.Row("fine", 16, 16, 16),
+    ]
+    found = dict(Runner(Options(("jaxgemm",), iterations=1)).run(rows))
+    assert {name: [r.status for r in some] for name, some in found.items()} == {
+        "dtype": ["failed"],
+        "dealt": ["failed"],
+        "fine": ["ok"],
+    }
+    assert "bfloat17" in found["dtype"][0].reason
+    assert "distribution: 'nobody' is unknown" in found["dealt"][0].reason
+
+
 def test_smoke_prints_a_right_table(tmp_path: pathlib.Path):
     out = tmp_path / "a.jsonl"
     wanted = "--filter=square|swiglu|odd_tn|grouped_wgrad"
@@ -133,6 +149,17 @@ def test_wrong_flags_are_said_in_a_line():
     done = run_python("-m", "benchmarks.gemm", "--m=16", "--backends=nothing")
     assert done.returncode == 2
     assert done.stderr.startswith("--backends: 'nothing' is unknown")
+    done = run_python("-m", "benchmarks.grouped", "--m=64", "--groups=many", "--filter=(")
+    assert "flag --filter=(: it should be a regular expression" in done.stdout + done.stderr
+    done = run_python("-m", "benchmarks.grouped", "--m=64", "--groups=many")
+    assert "--groups: 'many' should be a size" in done.stdout + done.stderr
+
+
+def test_list_names_what_the_other_binaries_would_measure():
+    done = run_python("-m", "benchmarks.train_step", "--list", "--filter=^.*l")
+    assert (done.returncode, done.stdout.split()) == (0, ["mlp", "swiglu"])
+    done = run_python("-m", "benchmarks.ladder", "--list", "--size=65536")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2), done.stderr
 
 
 def test_list_measures_nothing():

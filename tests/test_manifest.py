@@ -46,8 +46,8 @@ def test_suites_filters_and_sweeps_select_rows():
         manifest.select(["nothing"], None)
     swept = manifest.sweep("64:192:64", "", "32", a_dtype="float32")
     assert [(r.m, r.n, r.k) for r in swept] == [(64, 64, 32), (128, 128, 32), (192, 192, 32)]
-    with pytest.raises(ValueError, match="first:last:step"):
-        manifest.span("1:2:3:4")
+    with pytest.raises(ValueError, match=r"--k: '1:2:3:4' should be .* first:last:step"):
+        manifest.span("--k", "1:2:3:4")
 
 
 @pytest.mark.parametrize("row", [r for r in manifest.rows() if r.distribution], ids=str)
