@@ -9,7 +9,8 @@
 
 namespace jaxgemm {
 
-// Raised whenever this file or the attributes of a call change; Python sends the same number.
+// Raised whenever this file changes, or the attributes of a call, or what a kernel expects of its
+// knobs and its workspace. ABI_VERSION in jaxgemm/ffi_kernels/library.py is the same number.
 inline constexpr int32_t kAbiVersion = 2;
 inline constexpr int kMaxBatchAxes = 4;
 inline constexpr int kMaxKnobs = 8;

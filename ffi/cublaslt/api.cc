@@ -70,16 +70,18 @@ const char* Load(const char* file) {
   return loaded.error.empty() ? nullptr : loaded.error.c_str();
 }
 
-const Api* GetApi() {
+const Api* GetApi(std::string* error) {
   Loaded& loaded = GetLoaded();
   const std::lock_guard lock(loaded.mutex);
   if (!loaded.api.has_value()) {
     LoadLocked(loaded, kLibraryName);
   }
-  return loaded.api.has_value() ? &*loaded.api : nullptr;
+  if (loaded.api.has_value()) {
+    return &*loaded.api;
+  }
+  *error = loaded.error;
+  return nullptr;
 }
-
-const char* LoadError() { return GetLoaded().error.c_str(); }
 
 #if __has_include(<cublasLt.h>)
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 // CUDA's stream without its headers.
 struct CUstream_st;
@@ -116,8 +117,7 @@ struct Api {
 const char* Load(const char* file);
 
 // The functions that were found last; by the library's name if `Load` was not called. Null if there
-// is no library; `LoadError` says why.
-const Api* GetApi();
-const char* LoadError();
+// is no library; then `error` says why.
+const Api* GetApi(std::string* error);
 
 }  // namespace jaxgemm::cublaslt

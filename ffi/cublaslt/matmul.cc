@@ -259,14 +259,15 @@ void Multiply(const GemmParams& params, const Batch& batch, const Product& produ
 }
 
 std::string Run(const GemmParams& params, CUstream_st* stream) {
-  const Api* api = GetApi();
+  std::string error;
+  const Api* api = GetApi(&error);
   if (api == nullptr) {
-    return LoadError();
+    return error;
   }
   const AllowedToAllocate allowed;
   const Batch batch = DivideBatch(params);
   Product product;
-  std::string error = Describe(params, batch, CurrentDevice(), &product);
+  error = Describe(params, batch, CurrentDevice(), &product);
   if (!error.empty()) {
     return error;
   }
@@ -296,9 +297,10 @@ const char* Launch(const GemmParams& params, CUstream_st* stream) {
 }
 
 const char* Start() {
-  const Api* api = GetApi();
+  std::string error;
+  const Api* api = GetApi(&error);
   if (api == nullptr) {
-    return Kept(LoadError());
+    return Kept(error);
   }
   Caller caller(*api);
   Known& known = GetKnown();

@@ -17,9 +17,8 @@
 // addresses, copies and fragments, which rung 7 takes away.
 #pragma once
 
-#include <type_traits>
-
 #include "parts/epilogue.cuh"
+#include "parts/layouts.h"
 #include "parts/realign.cuh"
 #include "parts/swizzled_tile.cuh"
 #include "parts/tiles.cuh"
@@ -224,19 +223,13 @@ const char* MmaSync<T, kWarpsM, kWarpsN, kStages>::Launch(const GemmParams& para
   if (error != nullptr) {
     return error;
   }
-  const auto launch = [&](auto a_major, auto b_major) {
+  return LaunchForLayouts(params, [&](auto a_major, auto b_major) {
     using Kernel = MmaSyncForm<T, decltype(a_major)::value, decltype(b_major)::value, kWarpsM,
                                kWarpsN, kStages>;
     return LaunchKernel(MmaSyncKernel<Kernel>, aligned,
                         NumTiles<Kernel::kTileM, Kernel::kTileN>(aligned), Kernel::kNumThreads,
                         Kernel::kSmemBytes, stream);
-  };
-  constexpr std::integral_constant<Major, Major::kK> kK;
-  constexpr std::integral_constant<Major, Major::kMN> kMN;
-  if (params.a_major == Major::kK) {
-    return params.b_major == Major::kK ? launch(kK, kK) : launch(kK, kMN);
-  }
-  return params.b_major == Major::kK ? launch(kMN, kK) : launch(kMN, kMN);
+  });
 }
 
 }  // namespace jaxgemm

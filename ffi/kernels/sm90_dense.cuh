@@ -9,8 +9,8 @@
 //
 //     bytes = itemsize · k · (kTileM + kTileN / 2)      flops = 2 · kTileM · kTileN · k
 //
-// for 128 x 256: 128 flops a byte, so 800 TFLOP/s ask 6.3 TB/s of the L2 cache. It has two halves,
-// and gives near SMs what it has a copy of: loads ask it to keep what other tiles read too.
+// for 128 x 256: 128 flops a byte, so 800 TFLOP/s ask 6.3 TB/s of the L2 cache. Loads tell it to
+// keep what other tiles read too; otherwise it gives such lines up for those of d.
 //
 //     barrier   from → to                 protects
 //     full      producer → consumers      a slot of the ring before it is read
@@ -24,13 +24,15 @@
 // tile.
 //
 // Every m, n and k is taken. Operands that TMA cannot address are copied to the workspace first
-// (parts/realign.cuh); such outputs are stored by ordinary stores.
+// (parts/realign.cuh); such outputs are stored by ordinary stores. Its one knob is the width of the
+// strips in which it walks over tiles (parts/tile_walk.cuh).
 //
 // Limit now: power. At 4096³ the Tensor Cores are busy 9 cycles in 10, and the clock sinks.
 #pragma once
 
 #include "parts/bias_in_flight.cuh"
 #include "parts/fragment.cuh"
+#include "parts/layouts.h"
 #include "parts/operand_tile.cuh"
 #include "parts/persistent.cuh"
 #include "parts/realign.cuh"
@@ -127,7 +129,7 @@ __device__ void Produce(const Sm90Work<Kernel>& work, int lane) {
   using ATile = typename Kernel::ATile;
   using BTile = typename Kernel::BTile;
   constexpr uint32_t kStageBytes = ATile::kBytes + BTile::kBytes;
-  // The L2 cache keeps what other tiles read too. Otherwise it gives up such lines for those of d.
+  // What no other tile reads need not stay in the L2 cache.
   const CachePolicy a_policy = work.plan.walk.num_n > 1 ? EvictLast() : EvictNormal();
   const CachePolicy b_policy = work.plan.walk.num_m > 1 ? EvictLast() : EvictNormal();
   auto& ring = work.smem.ring;
@@ -318,12 +320,14 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
 
 template <class Kernel>
 const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
-  constexpr int kDefaultStripWidth = 8;
+  if (params.num_knobs != 1 || params.knobs[0] < 1) {
+    return "knobs: expected the width of a strip in tiles";
+  }
   Sm90Plan plan = {};
   TileWalk& walk = plan.walk;
   walk.num_m = static_cast<int>(CeilDiv(params.m, Kernel::kTileM * Kernel::kClusterM));
   walk.num_n = static_cast<int>(CeilDiv(params.n, Kernel::kTileN * Kernel::kClusterN));
-  walk.strip_width = params.num_knobs > 0 ? params.knobs[0] : kDefaultStripWidth;
+  walk.strip_width = params.knobs[0];
   const int64_t num_tiles = params.num_matrices * walk.num_m * walk.num_n;
   // With room for the first turn past the last tile.
   if (num_tiles > INT32_MAX / 2) {
@@ -346,17 +350,11 @@ template <typename T, int kTileM, int kTileN, int kStages, int kClusterM, int kC
           bool kTurns>
 const char* Sm90Dense<T, kTileM, kTileN, kStages, kClusterM, kClusterN, kTurns>::Launch(
     const GemmParams& params, cudaStream_t stream) {
-  const auto launch = [&](auto a_major, auto b_major) {
+  return LaunchForLayouts(params, [&](auto a_major, auto b_major) {
     return LaunchSm90Dense<Sm90DenseForm<T, decltype(a_major)::value, decltype(b_major)::value,
                                          kTileM, kTileN, kStages, kClusterM, kClusterN, kTurns>>(
         params, stream);
-  };
-  constexpr std::integral_constant<Major, Major::kK> kK;
-  constexpr std::integral_constant<Major, Major::kMN> kMN;
-  if (params.a_major == Major::kK) {
-    return params.b_major == Major::kK ? launch(kK, kK) : launch(kK, kMN);
-  }
-  return params.b_major == Major::kK ? launch(kMN, kK) : launch(kMN, kMN);
+  });
 }
 
 }  // namespace jaxgemm

@@ -54,7 +54,7 @@ class WarpEpilogue {
   }
 
   // Finishes and stores 16 rows of each part of 64, from element (first_row, n_offset) of the
-  // matrix on. `bias` holds that of the tile's columns, or is null.
+  // matrix on. `bias` holds that of the tile's columns, if there is one.
   template <int kParts, int kAccumulators>
   __device__ void Store(const float (&acc)[kParts][kAccumulators], int first_row, int n_offset,
                         const float* bias) {
@@ -96,7 +96,7 @@ class WarpEpilogue {
            params_.alpha.data == nullptr && !adds && params_.activation == Activation::kNone;
   }
 
-  // As Store, where d IsPlain: a short way through code that no problem before it may have loaded.
+  // As Store, where d IsPlain: a short way, because whoever runs first waits for every instruction.
   template <typename T, int kParts, int kAccumulators>
   __device__ void StorePlain(const float (&acc)[kParts][kAccumulators], int first_row,
                              int n_offset) {

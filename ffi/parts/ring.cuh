@@ -1,10 +1,10 @@
 // A ring of slots in shared memory, between a producer that fills them and consumers that read.
 //
-//     barrier   from → to             arrivals                        protects
-//     full      producer → consumers  1, and the bytes of a stage     a slot before it is read
-//     empty     consumers → producer  1 a consumer warp, of all CTAs  a slot before it is
-//     overwritten
-//                                     that fill each other's slots
+//     barrier   from → to              arrivals                       protects
+//     full      producer → consumers   1, and the bytes of a stage    a slot before it is read
+//     empty     consumers → producer   1 for each warp that reads it  a slot before it is refilled
+//
+// A slot that CTAs of a cluster fill for one another is read by consumers of all of them.
 #pragma once
 
 #include "ptx/mbarrier.cuh"
