@@ -10,7 +10,7 @@ from jaxgemm.device import Device
 from jaxgemm.errors import UnsupportedProblem
 from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cost, search
+from jaxgemm.tuning import cost, search, text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Explanation:
         for row in self.rows:
             numbers = (f"{row.roof.time_us:.2f}", f"{row.roof.intensity:.0f}")
             cells.append((str(row.count), row.kernel, row.roof.binds, *numbers, str(row.problem)))
-        return cost.columns(cells)
+        return text.columns(cells)
 
 
 def explain(

@@ -12,7 +12,7 @@ import pytest
 
 from jaxgemm import device
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cost
+from jaxgemm.tuning import cost, regret
 from pallas_kernels import KERNELS
 from tests.kernel_cases import LARGE_CASES, KernelCase
 
@@ -43,7 +43,7 @@ def _estimate(problem: Problem, config: Any, efficiency: float = 1.0) -> cost.Es
     return cost.estimate(problem, config, H200, efficiency)
 
 
-def _measurements() -> list[cost.Measurement]:
+def _measurements() -> list[regret.Measurement]:
     """The sweep as it was measured: its configs have the fields of the kernel of that day."""
     found = []
     for record in map(json.loads, SWEEP.read_text().splitlines()):
@@ -56,18 +56,18 @@ def _measurements() -> list[cost.Measurement]:
                 stages=fields["stages"],
                 consumers_along=fields["consumers_along"],
             )
-            found.append(cost.Measurement(problem, config, record["us"]))
+            found.append(regret.Measurement(problem, config, record["us"]))
     return found
 
 
 def test_choice_without_tuning_is_within_a_tenth_of_the_best_measured(
     capsys: pytest.CaptureFixture[str],
 ):
-    found = cost.regrets(_measurements(), H200)
+    found = regret.regrets(_measurements(), H200)
     with capsys.disabled():
-        print(f"\n{cost.regret_table(found)}")
+        print(f"\n{regret.table(found)}")
     assert len(found) >= 12
-    assert cost.mean_regret(found) < 1.03, "what was aimed at; 1.10 is the limit"
+    assert regret.mean(found) < 1.03, "what was aimed at; 1.10 is the limit"
     assert max(x.ratio for x in found) < 1.10
 
 
@@ -214,21 +214,21 @@ def test_ranked_keeps_the_order_of_equals():
 def test_regret_of_a_choice():
     problem = KernelCase(4096, 4096, 4096).problem()
     rows = [
-        cost.Measurement(problem, Config((64, 64, 64)), 100.0),
-        cost.Measurement(problem, Config(), 125.0),
+        regret.Measurement(problem, Config((64, 64, 64)), 100.0),
+        regret.Measurement(problem, Config(), 125.0),
     ]
-    (found,) = cost.regrets(rows, H200)
+    (found,) = regret.regrets(rows, H200)
     assert (found.best, found.chosen, found.ratio) == (rows[0], rows[1], 1.25)
     assert found.estimate_us == _estimate(problem, Config()).time_us
-    assert cost.mean_regret([found, dataclasses.replace(found, chosen=rows[0])]) == pytest.approx(
+    assert regret.mean([found, dataclasses.replace(found, chosen=rows[0])]) == pytest.approx(
         math.sqrt(1.25)
     )
-    table = cost.regret_table([found])
+    table = regret.table([found])
     assert "25.0 %  64x64x64  128x256x64" in table
     assert table.endswith("25.0 % in geometric mean over 1 problems")
-    assert cost.mean_regret([]) == 1
+    assert regret.mean([]) == 1
     paired = dataclasses.replace(rows[1], config=Config(cluster_along="m", split_k=2))
-    assert "128x256x64/m2/k2" in cost.regret_table(cost.regrets([paired], H200))
+    assert "128x256x64/m2/k2" in regret.table(regret.regrets([paired], H200))
 
 
 def test_an_empty_product_costs_a_launch():

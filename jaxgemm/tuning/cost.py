@@ -12,12 +12,12 @@ overlap:
 
 Where two of them are close, they disturb each other, so the largest is taken smoothly. It leaves
 out: L2 misses between tiles of a wave, the skew of groups (they are taken as equal), and bank
-conflicts of narrow tiles. `regrets` says what the choice costs against measurements.
+conflicts of narrow tiles. `regret.py` says what the choice costs against measurements.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from jaxgemm import dtypes, traffic
@@ -296,97 +296,3 @@ def ranked(
     """Configs with their estimates, cheapest first; among equals the kernel's order holds."""
     scored = [(config, estimate(problem, config, device, efficiency)) for config in configs]
     return sorted(scored, key=lambda pair: pair[1].time_us)
-
-
-# How good the choice is, against measurements.
-
-
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """The time of one config."""
-
-    problem: Problem
-    config: Any
-    time_us: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Regret:
-    """What choosing by estimate costs for one problem.
-
-    Attributes:
-      problem: it.
-      best: the fastest measured config.
-      chosen: the measured config with the lowest estimate.
-      estimate_us: that estimate.
-    """
-
-    problem: Problem
-    best: Measurement
-    chosen: Measurement
-    estimate_us: float
-
-    @property
-    def ratio(self) -> float:
-        """Time of the chosen config over that of the best: at least 1."""
-        return self.chosen.time_us / self.best.time_us
-
-
-def regrets(
-    measurements: Iterable[Measurement], device: Device, efficiency: float = 1.0
-) -> tuple[Regret, ...]:
-    """The regret of every measured problem, in the order in which problems first occur."""
-    of_problem: dict[Problem, list[Measurement]] = {}
-    for measurement in measurements:
-        of_problem.setdefault(measurement.problem, []).append(measurement)
-
-    def estimated_us(row: Measurement) -> float:
-        return estimate(row.problem, row.config, device, efficiency).time_us
-
-    found = []
-    for problem, rows in of_problem.items():
-        best, chosen = min(rows, key=lambda row: row.time_us), min(rows, key=estimated_us)
-        found.append(Regret(problem, best, chosen, estimated_us(chosen)))
-    return tuple(found)
-
-
-def mean_regret(found: Sequence[Regret]) -> float:
-    """The geometric mean of the ratios."""
-    return math.exp(sum(math.log(x.ratio) for x in found) / max(1, len(found)))
-
-
-def regret_table(found: Sequence[Regret]) -> str:
-    """One line a problem: what was best, what the model chose, and what that costs."""
-    cells = [("best us", "chosen us", "model us", "regret", "best", "chosen", "problem")]
-    for x in found:
-        best, chosen = x.best, x.chosen
-        cells.append(
-            (
-                f"{best.time_us:.1f}",
-                f"{chosen.time_us:.1f}",
-                f"{x.estimate_us:.1f}",
-                f"{100 * (x.ratio - 1):.1f} %",
-                short(best.config),
-                short(chosen.config),
-                str(x.problem),
-            )
-        )
-    mean = f"{100 * (mean_regret(found) - 1):.1f} % in geometric mean over {len(found)} problems"
-    return f"{columns(cells)}\n{mean}"
-
-
-def columns(cells: Sequence[Sequence[str]]) -> str:
-    """Lines of cells as text, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    )
-
-
-def short(config: Any) -> str:
-    """A config in a word, such as 128x256x64/m2: the cluster along m has two CTAs."""
-    tile = "x".join(map(str, config.cta_tile))
-    if config.cluster_size > 1:
-        tile += f"/{getattr(config, 'cluster_along', None) or ''}{config.cluster_size}"
-    return tile + (f"/k{config.split_k}" if config.split_k > 1 else "")

@@ -11,7 +11,7 @@ import jax
 from jaxgemm.device import Device
 from jaxgemm.kernel import Kernel
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cache, cost
+from jaxgemm.tuning import cache, text
 from jaxgemm.tuning.times import Times
 
 
@@ -36,7 +36,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """Kernel and config in a word each."""
-        return f"{self.kernel.name} {cost.short(self.config)}"
+        return f"{self.kernel.name} {text.short(self.config)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Tuned:
         return list(found.values())
 
     def measurements(self) -> list[dict[str, Any]]:
-        """Every candidate with a time, as JSON data: what `cost.regrets` is computed from."""
+        """Every candidate with a time, as JSON data: what judges the cost model."""
         return [
             {
                 "kernel": c.kernel.name,
@@ -138,7 +138,7 @@ class Tuning:
     def __str__(self) -> str:
         cells = [("us", "vs reference", "vs untuned", "tried", "faults", "best", "problem")]
         cells += [_cells(row) for row in self.rows]
-        lines = [cost.columns(cells)]
+        lines = [text.columns(cells)]
         regrets = [row.regret for row in self.rows if row.regret is not None]
         if regrets:
             percent = 100 * (statistics.geometric_mean(regrets) - 1)

@@ -22,7 +22,7 @@ from jaxgemm import dtypes
 from jaxgemm.device import Device
 from jaxgemm.problem import Problem
 from jaxgemm.spec import GemmSpec
-from jaxgemm.tuning import cost
+from jaxgemm.tuning import cost, text
 
 _MATRICES = ("a", "b", "b_up")
 
@@ -141,7 +141,7 @@ class Roofline:
             values = (f"{row.num_bytes / 1e6:.4g}", f"{row.flops_per_byte:.4g}")
             speed = (f"{row.attainable_tflops:.4g}", f"{row.time_us:.2f}")
             cells.append((name, *values, *speed))
-        return f"{head}\n{cost.columns(cells)}"
+        return f"{head}\n{text.columns(cells)}"
 
 
 def roofline(
