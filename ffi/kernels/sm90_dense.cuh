@@ -79,7 +79,9 @@ struct Sm90DenseForm {
   using BTile = OperandTile<kBMajor, kTileN, kClusterM>;
 
   static_assert(kTileM % (64 * kReaders) == 0, "a consumer multiplies whole parts of 64 rows");
-  static_assert(kParts * kTileN <= 256, "a thread has registers for 128 accumulators");
+  // A thread has registers for 128 accumulators and any epilogue, or for 192 of a plain product.
+  static constexpr bool kOnlyPlain = kParts * kTileN > 256;
+  static_assert(kParts * kTileN <= 384, "a thread has registers for 192 accumulators");
   static_assert(kClusterSize <= 2 && kStages >= 2, "the forms that are written and tested");
 
   struct alignas(kSwizzleAtomBytes) Smem {
@@ -229,6 +231,7 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
   const int lane = thread % kWarpSize;
   const int first_row = Kernel::kTurns ? 0 : consumer * Kernel::kConsumerRows;
   const bool has_bias = params.bias.data != nullptr;
+  const bool is_plain = IsPlainProduct(params, DTypeOf<typename Kernel::T>());
   float* bias_smem = work.smem.bias[consumer];
   WarpEpilogue epilogue(params, &work.plan.d, &work.plan.z, work.smem.slots[consumer * 4 + warp],
                         lane);
@@ -240,13 +243,16 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
     const int m_offset = place.m_index * Kernel::kTileM;
     const int n_offset = place.n_index * Kernel::kTileN;
     const BatchPlace batch = work.BatchPlaceOf(place);
-    BiasInFlight<Kernel::kTileN> bias;
-    if (has_bias) {
-      bias.Load(params, batch, n_offset, thread);
-    }
     const int row = m_offset + first_row + kWarpRows * warp;
-    epilogue.Begin(batch, work.plan.d_matrices.At(batch));
-    epilogue.PrefetchTile<Kernel::kParts, Kernel::kTileN / 2>(row, n_offset);
+    BiasInFlight<Kernel::kTileN> bias;
+    epilogue.Begin(work.plan.d_matrices.At(batch));
+    if constexpr (!Kernel::kOnlyPlain) {
+      if (has_bias) {
+        bias.Load(params, batch, n_offset, thread);
+      }
+      epilogue.LoadScalars(batch);
+      epilogue.PrefetchTile<Kernel::kParts, Kernel::kTileN / 2>(row, n_offset);
+    }
     if constexpr (Kernel::kTurns) {
       at = RingPosition<Kernel::kStages>::At(static_cast<int64_t>(turn) * work.num_steps);
       // Products of the tile before have been issued: these follow without a gap, and do not mix.
@@ -266,13 +272,17 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
     if (work.num_steps > 0) {
       ReleaseSlot(work, at.stage == 0 ? Kernel::kStages - 1 : at.stage - 1, lane);
     }
-    if (has_bias) {
-      bias.Publish(bias_smem, kBiasBarrier + consumer, thread);
-    }
-    if (epilogue.IsPlain<typename Kernel::T>()) {
-      epilogue.StorePlain<typename Kernel::T>(acc, row, n_offset);
+    if constexpr (Kernel::kOnlyPlain) {
+      epilogue.StorePlain<typename Kernel::T, true>(acc, row, n_offset);
     } else {
-      epilogue.Store(acc, row, n_offset, bias_smem);
+      if (has_bias) {
+        bias.Publish(bias_smem, kBiasBarrier + consumer, thread);
+      }
+      if (is_plain) {
+        epilogue.StorePlain<typename Kernel::T, false>(acc, row, n_offset);
+      } else {
+        epilogue.Store(acc, row, n_offset, bias_smem);
+      }
     }
   }
   epilogue.Finish();
@@ -322,6 +332,10 @@ template <class Kernel>
 const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
   if (params.num_knobs != 1 || params.knobs[0] < 1) {
     return "knobs: expected the width of a strip in tiles";
+  }
+  const bool is_plain = IsPlainProduct(params, DTypeOf<typename Kernel::T>());
+  if (Kernel::kOnlyPlain && !(is_plain && IsAlignedForTma(params.d))) {
+    return "this instance computes a · b alone, of rows that TMA can address";
   }
   Sm90Plan plan = {};
   TileWalk& walk = plan.walk;

@@ -32,13 +32,15 @@ class WarpEpilogue {
         slots_(slots),
         lane_(lane) {}
 
-  // Reads what belongs to the matrix of the next tile. `d_matrix` counts in memory order.
-  __device__ void Begin(const BatchPlace& batch, int d_matrix) {
+  // The next tile is of this matrix of d, counted in memory order.
+  __device__ void Begin(int d_matrix) { d_matrix_ = d_matrix; }
+
+  // Reads what else belongs to the matrix.
+  __device__ void LoadScalars(const BatchPlace& batch) {
     alpha_ = Scalar(params_.alpha, batch);
     beta_ = Scalar(params_.beta, batch);
     // beta = 0 means that c is not read: NaN in c never shows.
     reads_c_ = params_.c.data != nullptr && beta_ != 0.0f;
-    d_matrix_ = d_matrix;
     c_offset_ = batch.Offset(params_.c);
   }
 
@@ -88,16 +90,9 @@ class WarpEpilogue {
     }
   }
 
-  // Whether d is the product itself, in 16-bit elements of the type of the operands.
-  template <typename T>
-  __device__ bool IsPlain() const {
-    const bool adds = params_.c.data != nullptr || params_.bias.data != nullptr;
-    return params_.d.dtype == DTypeOf<T>() && params_.z.data == nullptr &&
-           params_.alpha.data == nullptr && !adds && params_.activation == Activation::kNone;
-  }
-
-  // As Store, where d IsPlain: a short way, because whoever runs first waits for every instruction.
-  template <typename T, int kParts, int kAccumulators>
+  // As Store, of a plain product: a short way, because whoever runs first waits for every
+  // instruction. kByTma: whether TMA is known to address d.
+  template <typename T, bool kByTma, int kParts, int kAccumulators>
   __device__ void StorePlain(const float (&acc)[kParts][kAccumulators], int first_row,
                              int n_offset) {
 #pragma unroll
@@ -113,7 +108,13 @@ class WarpEpilogue {
               Pack<DTypeOf<T>()>(from[4], from[5]), Pack<DTypeOf<T>()>(from[6], from[7])};
           StoreMatrices(Chunk(slot, lane_ % 16, x / 4 + lane_ / 16), matrices);
         }
-        SendSlot<uint16_t>(slot, params_.d, d_map_, first_row + 64 * part, n_offset + 2 * first);
+        const int row = first_row + 64 * part;
+        const int column = n_offset + 2 * first;
+        if constexpr (kByTma) {
+          SendBox(slot, d_map_, row, column);
+        } else {
+          SendSlot<uint16_t>(slot, params_.d, d_map_, row, column);
+        }
       }
     }
   }

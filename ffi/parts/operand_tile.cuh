@@ -5,6 +5,7 @@
 //     major  boxes of a whole tile        rows of a box
 //     kK     1 a CTA that shares it       consecutive m or n
 //     kMN    one a 64 columns             64 consecutive k
+//            or a CTA as many             a part of them, where columns cannot be divided
 #pragma once
 
 #include "abi/params.h"
@@ -30,7 +31,10 @@ struct TileOrigin {
 template <Major kMajor, int kTileMn, int kSharers>
 struct OperandTile {
   static constexpr int kBytes = kTileMn * kSwizzleBytes;
-  static constexpr int kBoxes = kMajor == Major::kK ? kSharers : kTileMn / 64;
+  static constexpr int kColumns = kMajor == Major::kK ? 1 : kTileMn / 64;
+  // Boxes that lie below one another, in a column of 128 bytes.
+  static constexpr int kRowParts = kColumns % kSharers == 0 ? 1 : kSharers;
+  static constexpr int kBoxes = kColumns * kRowParts;
   static constexpr int kBoxBytes = kBytes / kBoxes;
   static constexpr int kBoxRows = kBoxBytes / kSwizzleBytes;
   // Bytes from one 64 x 64 part of the tile to the next along m or n.
@@ -49,11 +53,14 @@ struct OperandTile {
     constexpr int kOwnBoxes = kBoxes / kSharers;
     static_assert(kOwnBoxes <= kWarpSize, "a lane loads one box");
     if (lane < kOwnBoxes) {
-      const int box = lane + (kSharers == 1 ? 0 : static_cast<int>(rank) * kOwnBoxes);
+      const int own = kSharers == 1 ? 0 : static_cast<int>(rank);
+      const int column = kRowParts == 1 ? lane + own * kOwnBoxes : lane;
+      const int first_row = kRowParts == 1 ? 0 : own * kBoxRows;
       const BoxOrigin at = kMajor == Major::kK
-                               ? BoxOrigin{k, origin.mn + box * kBoxRows, origin.matrix}
-                               : BoxOrigin{origin.mn + box * 64, k, origin.matrix};
-      char* target = static_cast<char*>(smem) + box * kBoxBytes;
+                               ? BoxOrigin{k, origin.mn + first_row, origin.matrix}
+                               : BoxOrigin{origin.mn + column * 64, k + first_row, origin.matrix};
+      char* target =
+          static_cast<char*>(smem) + (column * kRowParts * kBoxRows + first_row) * kSwizzleBytes;
       if constexpr (kSharers == 1) {
         LoadBox(map, at, target, full, policy);
       } else {

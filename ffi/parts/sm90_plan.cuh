@@ -23,6 +23,13 @@ struct Sm90Plan {
   TileWalk walk;
 };
 
+// Whether d is the product itself, in elements of the type of the operands.
+JAXGEMM_HOST_DEVICE bool IsPlainProduct(const GemmParams& params, DType dtype) {
+  const bool adds = params.c.data != nullptr || params.bias.data != nullptr;
+  return params.d.dtype == dtype && params.z.data == nullptr && params.alpha.data == nullptr &&
+         !adds && params.activation == Activation::kNone;
+}
+
 // Fills the plan but for the order of tiles. Returns null, or what went wrong.
 template <class Kernel>
 const char* MakeMaps(const GemmParams& params, Sm90Plan* plan) {

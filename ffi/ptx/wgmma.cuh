@@ -64,20 +64,23 @@ __device__ __forceinline__ void WaitForProducts() {
       40, 41, 42, 43, 44, 45, 46, 47) "," JAXGEMM_TEXT_8(48, 49, 50, 51, 52, 53, 54,            \
                                                          55) "," JAXGEMM_TEXT_8(56, 57, 58, 59, \
                                                                                 60, 61, 62, 63)
-#define JAXGEMM_TEXT_128 \
-  JAXGEMM_TEXT_64 "," JAXGEMM_TEXT_8(64, 65, 66, 67, 68, 69, 70, 71) "," JAXGEMM_TEXT_8(       \
-      72, 73, 74, 75, 76, 77, 78, 79) "," JAXGEMM_TEXT_8(80, 81, 82, 83, 84, 85, 86, 87) "," \
-      JAXGEMM_TEXT_8(88, 89, 90, 91, 92, 93, 94, 95) "," JAXGEMM_TEXT_8(                       \
-          96, 97, 98, 99, 100, 101, 102, 103) "," JAXGEMM_TEXT_8(104, 105, 106, 107, 108, 109, \
-                                                                 110, 111) ","               \
-          JAXGEMM_TEXT_8(112, 113, 114, 115, 116, 117, 118, 119) "," JAXGEMM_TEXT_8(           \
-              120, 121, 122, 123, 124, 125, 126, 127)
+#define JAXGEMM_TEXT_96                                                                         \
+  JAXGEMM_TEXT_64 "," JAXGEMM_TEXT_8(64, 65, 66, 67, 68, 69, 70, 71) "," JAXGEMM_TEXT_8(        \
+      72, 73, 74, 75, 76, 77, 78, 79) "," JAXGEMM_TEXT_8(80, 81, 82, 83, 84, 85, 86,            \
+                                                         87) "," JAXGEMM_TEXT_8(88, 89, 90, 91, \
+                                                                                92, 93, 94, 95)
+#define JAXGEMM_TEXT_128                                                                     \
+  JAXGEMM_TEXT_96 "," JAXGEMM_TEXT_8(96, 97, 98, 99, 100, 101, 102, 103) "," JAXGEMM_TEXT_8( \
+      104, 105, 106, 107, 108, 109, 110,                                                     \
+      111) "," JAXGEMM_TEXT_8(112, 113, 114, 115, 116, 117, 118,                             \
+                              119) "," JAXGEMM_TEXT_8(120, 121, 122, 123, 124, 125, 126, 127)
 #define JAXGEMM_ACC_8(i)                                                                \
   "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3]), "+f"(acc[i + 4]), \
       "+f"(acc[i + 5]), "+f"(acc[i + 6]), "+f"(acc[i + 7])
 #define JAXGEMM_ACC_32(i) \
   JAXGEMM_ACC_8(i), JAXGEMM_ACC_8(i + 8), JAXGEMM_ACC_8(i + 16), JAXGEMM_ACC_8(i + 24)
 #define JAXGEMM_ACC_64(i) JAXGEMM_ACC_32(i), JAXGEMM_ACC_32(i + 32)
+#define JAXGEMM_ACC_96(i) JAXGEMM_ACC_64(i), JAXGEMM_ACC_32(i + 64)
 #define JAXGEMM_ACC_128(i) JAXGEMM_ACC_64(i), JAXGEMM_ACC_64(i + 64)
 
 // The instruction with both operands in shared memory: s0 to s4 are the numbers of the operands
@@ -94,10 +97,12 @@ __device__ __forceinline__ void WaitForProducts() {
 // acc = a · b, added to acc if `adds`; a and b are descriptors of 64 x 16 and 16 x kN elements.
 template <typename T, int kN, Major kAMajor, Major kBMajor>
 __device__ __forceinline__ void Multiply(float (&acc)[kN / 2], uint64_t a, uint64_t b, bool adds) {
-  static_assert(kN == 64 || kN == 128 || kN == 256, "these sizes are written out");
+  static_assert(kN == 64 || kN == 128 || kN == 192 || kN == 256, "these sizes are written out");
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     if constexpr (kN == 256) {
       JAXGEMM_WGMMA_SS(256, 128, "bf16", 128, 129, 130, 131, 132);
+    } else if constexpr (kN == 192) {
+      JAXGEMM_WGMMA_SS(192, 96, "bf16", 96, 97, 98, 99, 100);
     } else if constexpr (kN == 128) {
       JAXGEMM_WGMMA_SS(128, 64, "bf16", 64, 65, 66, 67, 68);
     } else {
@@ -106,6 +111,8 @@ __device__ __forceinline__ void Multiply(float (&acc)[kN / 2], uint64_t a, uint6
   } else {
     if constexpr (kN == 256) {
       JAXGEMM_WGMMA_SS(256, 128, "f16", 128, 129, 130, 131, 132);
+    } else if constexpr (kN == 192) {
+      JAXGEMM_WGMMA_SS(192, 96, "f16", 96, 97, 98, 99, 100);
     } else if constexpr (kN == 128) {
       JAXGEMM_WGMMA_SS(128, 64, "f16", 64, 65, 66, 67, 68);
     } else {

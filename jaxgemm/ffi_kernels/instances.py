@@ -33,6 +33,8 @@ class Instance:
       max_registers: what a thread may use; the build's checks hold the compiler to it.
       cluster: CTAs along m and n that share operand loads.
       takes_turns: whether warpgroups take whole tiles in turns.
+      only_plain: whether it computes a · b alone, in the dtype of a, with rows of d that are a
+        multiple of 16 bytes long.
       mma: whether its machine code must have tensor-core instructions.
       archs: the architectures it can be compiled for, as in "90a".
     """
@@ -48,6 +50,7 @@ class Instance:
     max_registers: int
     cluster: tuple[int, int] = (1, 1)
     takes_turns: bool = False
+    only_plain: bool = False
     mma: bool = False
     archs: tuple[str, ...] = DEFAULT_ARCHS
 

@@ -28,11 +28,16 @@ def workspace_bytes(problem: Problem) -> int:
     return _UNIT_BYTES * sum(_copied_units(problem, name) for name in ("a", "b"))
 
 
+def is_aligned(row_bytes: int) -> bool:
+    """Whether rows that follow one another all begin at multiples of 16 bytes."""
+    return row_bytes % _UNIT_BYTES == 0
+
+
 def _copied_units(problem: Problem, name: str) -> int:
     """The units of an operand's copy; 0 where it needs none."""
     *leading, columns = problem.shape(name)
     num_rows, row_bytes = math.prod(leading), columns * problem.dtype(name).itemsize
     # XLA's buffers begin at multiples of 16 bytes, and so do slices of them made of rows; but a
     # single row can be a slice of a vector that begins anywhere.
-    needs_copy = problem.k > 0 and (row_bytes % _UNIT_BYTES != 0 or num_rows == 1)
+    needs_copy = problem.k > 0 and (not is_aligned(row_bytes) or num_rows == 1)
     return num_rows * math.ceil(row_bytes / _UNIT_BYTES) if needs_copy else 0

@@ -78,8 +78,19 @@ def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
     dtype = problem.dtype("a").name
     strip = problem.n if traffic.writes_dominate(problem, device) else _STRIP_COLUMNS
     copied = realign.workspace_bytes(problem)
-    rows = [row for row in instances.of_kernel(_NAME) if row.dtype == dtype]
+    rows = [
+        row
+        for row in instances.of_kernel(_NAME)
+        if row.dtype == dtype and (not row.only_plain or _is_plain(problem))
+    ]
     return tuple(_config(row, strip, copied) for row in rows)
+
+
+def _is_plain(problem: Problem) -> bool:
+    """As `LaunchSm90Dense` in ffi/kernels/sm90_dense.cuh asks of `only_plain` instances."""
+    spec, d = problem.spec, problem.dtype("d")
+    is_product = spec.operands == ("a", "b") and spec.outputs == ("d",) and spec.activation is None
+    return is_product and d == problem.dtype("a") and realign.is_aligned(problem.n * d.itemsize)
 
 
 def _config(row: instances.Instance, strip_columns: int, copied_bytes: int) -> Config:
