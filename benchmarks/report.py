@@ -74,7 +74,12 @@ def main(argv: Sequence[str]) -> None:
     target = pathlib.Path(_TARGET.value or environment.folder())
     if not source.is_dir():
         raise app.UsageError(f"--results: {source.name} should be a folder of folders of results")
-    devices = load(source)
+    try:
+        devices = load(source)
+    except ValueError as error:
+        raise app.UsageError(
+            f"{error}; beside a file of other data, a .meta.json says so"
+        ) from None
     changed = write_tables(target, devices, check=_CHECK.value)
     print("tables changed:", ", ".join(changed) or "none")
     if _CHECK.value:

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from benchmarks import compare, environment, manifest, measured, pictures, records, report, tables
-from tests.benchmark_helpers import ladder_records, record_of
+from tests.benchmark_helpers import ladder_records, record_of, run_python
 
 
 def test_compare_finds_what_became_slower():
@@ -73,6 +73,15 @@ def test_a_table_shows_the_last_measurement(tmp_path: pathlib.Path):
     text = tables.of_marker("dense-h200", report.load(tmp_path))
     assert text is not None
     assert "2026-01-03" in text
+
+
+def test_a_line_that_is_no_record_is_named(tmp_path: pathlib.Path):
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "a.jsonl").write_text("{}\n")
+    done = run_python("-m", "benchmarks.report", "--check", f"--results={tmp_path}")
+    assert done.returncode != 0
+    assert "a.jsonl:1: record: " in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_skew_is_the_largest_group_over_the_mean(tmp_path: pathlib.Path):

@@ -1,9 +1,10 @@
 """`tune`: measures the configs of every kernel that accepts a problem, and keeps the fastest.
 
 For each distinct canonical problem: list the configs of all kernels that accept it; drop those
-that the cost model expects to be far from the best; run the rest, compare them with the reference
-(a wrong one has no time); time the right ones in alternation by the protocol of `timing.py`; write
-each kernel's fastest to the user's table. Nothing is tuned unless this is called: `jit` never is
+that the cost model expects to be far from the best (none of a library, whose cost nothing tells);
+run the rest and the reference, compare them with what `gate.py` computes (a wrong one has no time);
+time the right ones in alternation by the protocol of `timing.py`; write the fastest of each kernel,
+and the reference, to the user's table. Nothing is tuned unless this is called: `jit` never is
 slow because of it, and dispatch stays a pure function of the tables.
 """
 
@@ -34,7 +35,7 @@ from jaxgemm.tuning.times import ratio
 # The name of the primitive in jaxprs; what defines it is in a layer below this one.
 PRIMITIVE = "gemm"
 # A config is timed if its estimate is within this factor of the lowest, or among the lowest few.
-KEPT_FACTOR, KEPT_AT_LEAST = 1.15, 5
+_KEPT_FACTOR, _KEPT_AT_LEAST = 1.15, 5
 # Candidates that are compiled at the same time.
 _COMPILERS = 8
 
@@ -209,11 +210,11 @@ def prune(candidates: Sequence[Candidate]) -> list[Candidate]:
     ordered = sorted(candidates, key=lambda c: c.estimate_us)
     libraries = [c for c in ordered if c.kernel.is_black_box]
     ordered = [c for c in ordered if not c.kernel.is_black_box]
-    limit = KEPT_FACTOR * ordered[0].estimate_us if ordered else 0.0
+    limit = _KEPT_FACTOR * ordered[0].estimate_us if ordered else 0.0
     kept, seen = [], set()
     for rank, candidate in enumerate(ordered):
         first = candidate.kernel.name not in seen
-        if first or rank < KEPT_AT_LEAST or candidate.estimate_us <= limit:
+        if first or rank < _KEPT_AT_LEAST or candidate.estimate_us <= limit:
             kept.append(candidate)
         seen.add(candidate.kernel.name)
     return [*kept, *libraries]
