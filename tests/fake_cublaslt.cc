@@ -275,6 +275,10 @@ Status cublasLtMatmul(Context* context, MatmulDesc* desc, const void* alpha, con
                 desc->pointer_mode == kDevice ? "device" : "host", d_layout->count,
                 static_cast<unsigned long>(workspace == nullptr ? 0 : workspace_bytes), c == d);
   Log() += line;
+  // It is the library's, to write what it likes.
+  if (workspace != nullptr) {
+    std::memset(workspace, 0xff, workspace_bytes);
+  }
   const int32_t bias_type = desc->bias_type < 0 ? d_layout->type : desc->bias_type;
   for (int64_t matrix = 0; matrix < d_layout->count; ++matrix) {
     for (int64_t j = 0; j < n; ++j) {

@@ -1,14 +1,19 @@
-"""Parts of CUDA kernels that are plain C++: compiled for the host and called from here."""
+"""The sources in ffi/: parts that are plain C++, what files include, and what Python repeats."""
 
 import ctypes
+import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from jaxgemm.ffi_kernels import instances, toolchain
+from jaxgemm.ffi_kernels import cublaslt, instances, library, limits, realign, toolchain
+from tests.direct_launch import GemmParams
 
+_FFI = instances.source_folder() or Path()
 _SOURCE = """
+#include "parts/batch.h"
 #include "parts/tile_walk.cuh"
 
 extern "C" void TileAt(int num_m, int num_n, int strip_width, int position, int* place) {
@@ -17,6 +22,12 @@ extern "C" void TileAt(int num_m, int num_n, int strip_width, int position, int*
   place[1] = at.m_index;
   place[2] = at.n_index;
 }
+extern "C" void Find(const jaxgemm::GemmParams& params, int rows, int matrix, int64_t* found) {
+  const jaxgemm::BatchPlace place = jaxgemm::BatchPlace::Of(params, matrix);
+  found[0] = jaxgemm::MatrixOffset(params, params.a, matrix);
+  found[1] = place.Offset(params.a);
+  found[2] = jaxgemm::OwnMatrices::Of(params, params.a, rows).At(place);
+}
 """
 
 
@@ -24,10 +35,9 @@ extern "C" void TileAt(int num_m, int num_n, int strip_width, int position, int*
 def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("parts")
     (folder / "parts.cc").write_text(_SOURCE)
-    compiler, sources = toolchain.find_cxx(), instances.source_folder()
+    compiler = toolchain.find_cxx()
     assert compiler is not None
-    assert sources is not None
-    options = ("-std=c++17", "-shared", "-fPIC", "-Wall", "-Werror", "-I", str(sources))
+    options = ("-std=c++17", "-shared", "-fPIC", "-Wall", "-Werror", "-I", str(_FFI))
     files = ("-o", str(folder / "parts.so"), str(folder / "parts.cc"))
     subprocess.run([str(compiler), *options, *files], check=True)
     return ctypes.CDLL(str(folder / "parts.so"))
@@ -61,3 +71,57 @@ def test_walk_goes_through_strips_down_one_and_up_the_next(parts: ctypes.CDLL) -
         *((1, 2), (1, 3), (0, 2), (0, 3)),
         *((0, 4), (1, 4)),
     ]
+
+
+@pytest.mark.parametrize("own", [(), (0,), (1,), (2,), (0, 2), (0, 1, 2)], ids=str)
+def test_a_matrix_of_the_batch_is_found_in_an_operand_that_has_some_of_its_axes(
+    parts: ctypes.CDLL, own: tuple[int, ...]
+) -> None:
+    sizes, rows, columns = (2, 3, 5), 7, 11
+    # Each element of the operand is its own place in memory.
+    shape = tuple(size if axis in own else 1 for axis, size in enumerate(sizes))
+    places = np.arange(np.prod(shape) * rows * columns).reshape(*shape, rows, columns)
+    params = GemmParams(num_matrices=30, num_batch_axes=3)
+    params.batch_sizes[:3] = list(sizes)
+    params.a.row_stride = columns
+    for axis in own:
+        params.a.batch_strides[axis] = places.strides[axis] // places.itemsize
+    expected = np.broadcast_to(places, (*sizes, rows, columns))[..., 0, 0].ravel()
+    for matrix in range(30):
+        found = (ctypes.c_int64 * 3)()
+        parts.Find(ctypes.byref(params), rows, matrix, found)
+        first = expected[matrix]
+        assert tuple(found) == (first, first, first // (rows * columns))
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("abi/params.h", "kAbiVersion", library.ABI_VERSION),
+        ("abi/params.h", "kMaxBatchAxes", limits._MAX_BATCH_AXES),
+        ("parts/tensor_map.cuh", "kTmaAlignment", realign._UNIT_BYTES),
+        ("cublaslt/matmul.cc", "kNumAlgorithms", cublaslt._NUM_ALGORITHMS),
+        ("cublaslt/api.cc", "kLibraryName", f'"{cublaslt._LIBRARY}"'),
+    ],
+)
+def test_python_repeats_what_the_sources_say(file: str, name: str, value: object) -> None:
+    [found] = re.findall(rf"constexpr .*\b{name} = (.+);", (_FFI / file).read_text())
+    assert found == str(value)
+
+
+def _allowed_includes() -> dict[str, set[str]]:
+    """Folder or file → what it may include, by the table in ffi/README.md."""
+    rows = re.findall(r"^\| `(\S+)` \|.*\|(.*)\|$", (_FFI / "README.md").read_text(), re.MULTILINE)
+    return {name.rstrip("/"): set(re.findall(r"`([a-z]+)/", allowed)) for name, allowed in rows}
+
+
+def test_sources_include_what_the_table_in_the_readme_allows() -> None:
+    allowed = _allowed_includes()
+    assert {path.name for path in _FFI.iterdir() if path.is_dir()} <= set(allowed)
+    for path in _FFI.rglob("*.*"):
+        name = str(path.relative_to(_FFI)).split("/")[0]
+        included = set(re.findall(r'^#include "(\w+)/', path.read_text(), re.MULTILINE))
+        if path.suffix in (".cc", ".h", ".cuh"):
+            assert included - {"xla"} <= allowed[name], path
+        if name not in ("abi", "handlers") and path.suffix in (".h", ".cuh"):
+            assert "xla" not in included, path
