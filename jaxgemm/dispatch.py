@@ -145,7 +145,9 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
         for choice in [c for c in choices if c.kernel is not reference and _is_unknown(c)]:
             declined[choice.kernel.name] = _UNMEASURED
             choices.remove(choice)
-    choices.sort(key=lambda choice: _preference(choice, strict and choice.kernel is reference))
+    rivals = [c for c in choices if not c.kernel.is_black_box and c.measured_us is not None]
+    first = min((SOURCES.index(c.source) for c in rivals), default=0)
+    choices.sort(key=lambda c: _preference(c, first, strict and c.kernel is reference))
     alone = len(choices) == 1 and choices[0].source == MODEL
     chosen_by = ONLY if alone else choices[0].source
     return Plan(problem, device, tuple(choices), chosen_by, tuple(declined.items()))
@@ -155,11 +157,16 @@ def _is_unknown(choice: Choice) -> bool:
     return choice.kernel.is_black_box and choice.source == MODEL
 
 
-def _preference(choice: Choice, is_forbidden: bool) -> tuple[bool, int, float]:
-    """Least is best."""
-    handicap = _FASTER if choice.kernel.is_black_box else 1.0
+def _preference(choice: Choice, first: int, is_forbidden: bool) -> tuple[bool, int, float]:
+    """Least is best; `first` is the first source in which kernels of ours were measured.
+
+    Who timed a library only has not found it faster than what others measured of ours.
+    """
+    source, is_library = SOURCES.index(choice.source), choice.kernel.is_black_box
     is_last = is_forbidden or _is_unknown(choice)
-    return (is_last, SOURCES.index(choice.source), choice.time_us * handicap)
+    if is_library:
+        return is_last, max(source, first), choice.time_us * _FASTER
+    return is_last, source, choice.time_us
 
 
 def forget() -> None:

@@ -84,8 +84,7 @@ def test_table_of_support_has_every_dtype_and_operation():
     operations = {"gemm", "grouped_gemm", "gated_gemm"}
     expected = {(dtype, operation) for dtype in dtypes.OPERANDS for operation in operations}
     assert {cell[:2] for cell in _support()} == expected
-    # Those of `cuda` answer where they are named, or once their library is built; `cublaslt` where
-    # it is named.
+    # These answer where they are named, or once their library is built.
     by_name = ("cuda.", "cublaslt")
     as_installed = {k.name for k in registry.kernels() if not k.name.startswith(by_name)}
     assert {cell[2] for cell in _support()} == as_installed

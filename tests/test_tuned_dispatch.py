@@ -126,6 +126,18 @@ def test_a_library_answers_where_it_was_measured_to_be_faster_and_where_it_is_na
         assert plan.choices[0].time_us == pytest.approx(0.9 * expected)
 
 
+@pytest.mark.parametrize(("library_us", "first"), [(12.0, "fake.one"), (9.0, "fake.library")])
+def test_a_library_that_the_user_timed_alone_is_compared_with_what_was_shipped_of_ours(
+    library_us: float, first: str
+) -> None:
+    problem = product()
+    library = dataclasses.replace(fake_kernel("fake.library"), is_black_box=True)
+    user = (entry_of(problem, TALL, library_us, kernel="fake.library"),)
+    with only_kernels(fake_kernel(), library):
+        plan = dispatch.plan(problem, H200, AUTO, tables_of(user, (entry_of(problem, WIDE, 10.0),)))
+    assert plan.kernel.name == first
+
+
 def test_a_time_of_the_reference_alone_says_nothing() -> None:
     problem = product()
     alone = (entry_of(problem, reference.Config(False), 1.0, kernel="xla.reference"),)
