@@ -17,6 +17,7 @@ from jaxgemm.ffi_kernels import (
     build,
     call,
     cublaslt,
+    instances,
     library,
     limits,
     mma_sync,
@@ -288,6 +289,26 @@ def test_hopper_kernel_asks_for_room_for_rows_that_tma_cannot_address(
     problem = case.problem()
     sm90.KERNEL.run(problem, sm90.KERNEL.configs(problem, _H200)[0], {})
     assert asked == [num_bytes]
+
+
+@pytest.mark.parametrize(
+    ("case", "is_plain"),
+    [
+        (KernelCase(m=33, n=64, k=127), True),
+        (KernelCase(n=65), False),
+        (KernelCase(m=1, n=64), False),
+        (KernelCase(out="float32"), False),
+        (KernelCase(extras=("alpha",)), False),
+        (KernelCase(activation="relu"), False),
+    ],
+    ids=str,
+)
+def test_instances_for_plain_products_are_left_out_of_others(
+    case: KernelCase, is_plain: bool
+) -> None:
+    rows = {row.name: row for row in instances.of_kernel("cuda.sm90.dense")}
+    configs = sm90.KERNEL.configs(case.problem(), _H200)
+    assert any(rows[config.instance].only_plain for config in configs) == is_plain
 
 
 def _in_tf32(x: jax.Array) -> jax.Array:

@@ -28,16 +28,21 @@ def workspace_bytes(problem: Problem) -> int:
     return _UNIT_BYTES * sum(_copied_units(problem, name) for name in ("a", "b"))
 
 
-def is_aligned(row_bytes: int) -> bool:
-    """Whether rows that follow one another all begin at multiples of 16 bytes."""
-    return row_bytes % _UNIT_BYTES == 0
+def is_aligned(problem: Problem, name: str) -> bool:
+    """Whether all rows of an operand or output are known to begin at multiples of 16 bytes.
+
+    XLA's buffers do, and so do slices of them made of rows; but a single row can be a slice of a
+    vector that begins anywhere.
+    """
+    *leading, columns = problem.shape(name)
+    row_bytes = columns * problem.dtype(name).itemsize
+    return row_bytes % _UNIT_BYTES == 0 and math.prod(leading) != 1
 
 
 def _copied_units(problem: Problem, name: str) -> int:
     """The units of an operand's copy; 0 where it needs none."""
+    if problem.k == 0 or is_aligned(problem, name):
+        return 0
     *leading, columns = problem.shape(name)
-    num_rows, row_bytes = math.prod(leading), columns * problem.dtype(name).itemsize
-    # XLA's buffers begin at multiples of 16 bytes, and so do slices of them made of rows; but a
-    # single row can be a slice of a vector that begins anywhere.
-    needs_copy = problem.k > 0 and (not is_aligned(row_bytes) or num_rows == 1)
-    return num_rows * math.ceil(row_bytes / _UNIT_BYTES) if needs_copy else 0
+    row_bytes = columns * problem.dtype(name).itemsize
+    return math.prod(leading) * math.ceil(row_bytes / _UNIT_BYTES)

@@ -88,9 +88,10 @@ def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
 
 def _is_plain(problem: Problem) -> bool:
     """As `LaunchSm90Dense` in ffi/kernels/sm90_dense.cuh asks of `only_plain` instances."""
-    spec, d = problem.spec, problem.dtype("d")
+    spec = problem.spec
     is_product = spec.operands == ("a", "b") and spec.outputs == ("d",) and spec.activation is None
-    return is_product and d == problem.dtype("a") and realign.is_aligned(problem.n * d.itemsize)
+    same_dtype = problem.dtype("d") == problem.dtype("a")
+    return is_product and same_dtype and realign.is_aligned(problem, "d")
 
 
 def _config(row: instances.Instance, strip_columns: int, copied_bytes: int) -> Config:
