@@ -103,3 +103,10 @@ def test_pictures_are_drawn_where_there_is_data(tmp_path: pathlib.Path):
     assert all((tmp_path / "docs" / "pictures" / name).stat().st_size > 5000 for name in names)
     empty = measured.Results("cpu", ())
     assert not any(picture(empty) for picture in pictures.PICTURES.values())
+
+
+def test_committed_results_can_be_read_and_are_in_the_documents() -> None:
+    root = pathlib.Path(__file__).parents[1]
+    devices = report.load(root / "benchmarks" / "results")
+    assert {"nvidia_h200", "cpu"} <= {device.name for device in devices}
+    assert report.write_tables(root, devices, check=True) == []
