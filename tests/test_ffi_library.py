@@ -11,7 +11,7 @@ import filelock
 import pytest
 
 from jaxgemm import device, dispatch, reference, registry
-from jaxgemm.ffi_kernels import KERNELS, build, instances, library, toolchain
+from jaxgemm.ffi_kernels import KERNELS, build, cublaslt, instances, library, toolchain
 from jaxgemm.ffi_kernels import __main__ as command
 from jaxgemm.ffi_kernels.toolchain import BuildError
 from jaxgemm.policy import Policy
@@ -317,14 +317,18 @@ def test_nvcc_is_looked_for_in_this_order(
 
 
 def test_command_builds_and_informs(
-    compiler: _Compiler, capsys: pytest.CaptureFixture[str]
+    compiler: _Compiler, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert command.main(["build"]) == 0
     shown = capsys.readouterr()
     assert "libjaxgemm_cuda-" in shown.out
     assert "building CUDA kernels for sm_90a: 1 of" in shown.err
+    monkeypatch.setattr(cublaslt, "find", lambda: None)
+    monkeypatch.setenv("JAXGEMM_CUBLASLT", "/nowhere.so")
     assert command.main(["info"]) == 0
-    assert "library        built" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "library        built" in shown.out
+    assert "cuBLASLt       none: JAXGEMM_CUBLASLT is /nowhere.so, which is not a file" in shown.out
     assert command.main(["build", "--archs=90a,80"]) == 0
     assert "this one takes a library for sm_90a" in capsys.readouterr().err
     compiler.write(version="another", failure="exit 1")

@@ -12,7 +12,7 @@ import ctypes
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 
@@ -38,6 +38,10 @@ def _prebuilt() -> str:
         return str(path)
 
 
+def _compiled_kernels() -> Iterable[str]:
+    return dict.fromkeys(row.kernel for row in instances.instances())
+
+
 def _info() -> None:
     nvcc = toolchain.find_nvcc()
     rows = {
@@ -45,9 +49,9 @@ def _info() -> None:
         "compiler": "none" if nvcc is None else f"{nvcc.path}, found in {nvcc.found_in}",
         "host compiler": toolchain.find_cxx() or "none",
         "driver": _driver(),
-        "cuBLASLt": cublaslt.find() or "none",
+        "cuBLASLt": cublaslt.find() or f"none: {cublaslt.why_not_found()}",
         "architectures": library.sm(library.archs()),
-        "instances": f"{len(instances.instances())} of {', '.join(instances.kernel_names())}",
+        "instances": f"{len(instances.instances())} of {', '.join(_compiled_kernels())}",
         "folder": library.cache_folder(),
         "prebuilt": _prebuilt(),
         "library": library.why_not_built() or "built",

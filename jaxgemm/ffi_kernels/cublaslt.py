@@ -115,7 +115,8 @@ def _loads(load: functools.partial[ctypes.CDLL]) -> bool:
     return True
 
 
-def _why_not_found() -> str | None:
+def why_not_found() -> str | None:
+    """Why there is no library to load."""
     if find() is not None:
         return None
     if named := os.environ.get("JAXGEMM_CUBLASLT"):
@@ -128,7 +129,7 @@ def _why_not(problem: Problem, device: Device) -> str | None:
         limits.why_not_device(device, *_CAPABILITIES)
         or why_not_problem(problem)
         or library.why_not()
-        or _why_not_found()
+        or why_not_found()
     )
 
 
@@ -290,7 +291,7 @@ def load_into(ours: ctypes.CDLL) -> None:
     """
     file = find()
     if file is None:
-        raise BuildError(str(_why_not_found()))
+        raise BuildError(str(why_not_found()))
     ours.JaxgemmLoadCublasLt.restype = ctypes.c_char_p
     error = ours.JaxgemmLoadCublasLt(file.encode())
     if error is not None:
