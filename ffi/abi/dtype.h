@@ -1,4 +1,4 @@
-// The dtypes of params.h: their names, sizes, and what XLA calls them.
+// The dtypes of params.h: their names, and what XLA calls them.
 #pragma once
 
 #include <optional>

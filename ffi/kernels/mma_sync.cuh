@@ -12,6 +12,9 @@
 //                     16 FMAs a byte with 16 bits, and an SM reads 128 bytes a clock
 //     global memory:  itemsize · m · n · k · (1/kTileM + 1/kTileN)
 //
+// Copies are of 16 bytes: operands with rows that begin elsewhere are copied to the workspace first
+// (parts/realign.cuh).
+//
 // Limit now, on Hopper: the issue of mma.sync itself, at under two thirds of what wgmma reaches; on
 // Ampere that is the Tensor Cores' rate. Every warp also spends registers and instructions on
 // addresses, copies and fragments, which rung 7 takes away.

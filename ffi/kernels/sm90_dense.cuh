@@ -221,6 +221,22 @@ __device__ __forceinline__ RingPosition<Kernel::kStages> MultiplyTile(
   return at;
 }
 
+// Finishes and stores what a warp has multiplied, from element (row, n_offset) of d on.
+template <class Kernel>
+__device__ __forceinline__ void StoreTile(WarpEpilogue& epilogue,
+                                          const float (&acc)[Kernel::kParts][Kernel::kTileN / 2],
+                                          int row, int n_offset, bool is_plain,
+                                          const float* bias_smem) {
+  using T = typename Kernel::T;
+  if constexpr (Kernel::kOnlyPlain) {
+    epilogue.StorePlain<T, true>(acc, row, n_offset);
+  } else if (is_plain) {
+    epilogue.StorePlain<T, false>(acc, row, n_offset);
+  } else {
+    epilogue.Store(acc, row, n_offset, bias_smem);
+  }
+}
+
 // Multiplies, finishes and stores: all tiles of the CTA, or every second one.
 template <class Kernel>
 __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) {
@@ -272,18 +288,12 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
     if (work.num_steps > 0) {
       ReleaseSlot(work, at.stage == 0 ? Kernel::kStages - 1 : at.stage - 1, lane);
     }
-    if constexpr (Kernel::kOnlyPlain) {
-      epilogue.StorePlain<typename Kernel::T, true>(acc, row, n_offset);
-    } else {
+    if constexpr (!Kernel::kOnlyPlain) {
       if (has_bias) {
         bias.Publish(bias_smem, kBiasBarrier + consumer, thread);
       }
-      if (is_plain) {
-        epilogue.StorePlain<typename Kernel::T, false>(acc, row, n_offset);
-      } else {
-        epilogue.Store(acc, row, n_offset, bias_smem);
-      }
     }
+    StoreTile<Kernel>(epilogue, acc, row, n_offset, is_plain, bias_smem);
   }
   epilogue.Finish();
 }

@@ -22,11 +22,12 @@
 // https://github.com/NVIDIA/cutlass/blob/main/include/cutlass/gemm/warp/mma_simt.h
 #pragma once
 
-#include "parts/copy_async.cuh"
 #include "parts/elements.cuh"
 #include "parts/epilogue.cuh"
 #include "parts/operand.cuh"
 #include "parts/tiles.cuh"
+#include "ptx/copy_async.cuh"
+#include "ptx/shared_address.cuh"
 
 namespace jaxgemm {
 
@@ -57,7 +58,7 @@ class TileCopy {
         k_left_(operand.k_size() - KIndex()),
         first_(outer + OuterIndex()),
         last_(operand.outer_size() - kWidth),
-        address_(SmemAddress(smem + KIndex() * kRow + OuterIndex())) {}
+        address_(SharedAddress(smem + KIndex() * kRow + OuterIndex())) {}
 
   // Starts copying the next tile, `offset` bytes after stage 0.
   __device__ void Start(int offset) {

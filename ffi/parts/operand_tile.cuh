@@ -2,10 +2,11 @@
 //
 // A tile is 64 deep along k. Its rows of 128 bytes hold k for Major::kK, m or n for Major::kMN:
 //
-//     major  boxes of a whole tile        rows of a box
-//     kK     1 a CTA that shares it       consecutive m or n
-//     kMN    one a 64 columns             64 consecutive k
-//            or a CTA as many             a part of them, where columns cannot be divided
+//     major  boxes of a whole tile               rows of a box
+//     kK     one for each CTA that shares it     its part of consecutive m or n
+//     kMN    one for each 64 along m or n        64 consecutive k
+//     kMN    one for each of both, where CTAs    its part of 64 consecutive k
+//            cannot share the former evenly
 #pragma once
 
 #include "abi/params.h"

@@ -12,9 +12,10 @@
 #pragma once
 
 #include "abi/params.h"
-#include "parts/copy_async.cuh"
+#include "ptx/copy_async.cuh"
 #include "ptx/cta.cuh"
 #include "ptx/matrix.cuh"
+#include "ptx/shared_address.cuh"
 
 namespace jaxgemm {
 
@@ -55,7 +56,7 @@ class SwizzledTile {
       const int left = is_inside ? (kIsKMajor ? k_size_ : outer_size_) - contiguous : 0;
       const int count = min(max(left, 0), kChunkElements);
       const T* from = count > 0 ? data_ + strided * row_stride_ + contiguous : data_;
-      CopyPartAsync(SmemAddress(smem + Place(row, chunk)), from, count * sizeof(T));
+      CopyPartAsync(SharedAddress(smem + Place(row, chunk)), from, count * sizeof(T));
     }
   }
 

@@ -12,6 +12,7 @@ namespace jaxgemm {
 // TMA addresses global memory in units of this: bases, strides, and coordinates of columns.
 inline constexpr int kTmaAlignment = 16;
 
+// Of the dtypes that our own kernels read and write.
 JAXGEMM_HOST_DEVICE int ItemBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 // Whether TMA can address a matrix, or a batch of them. Where rows are a multiple of 16 bytes

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "ptx/mbarrier.cuh"
+#include "ptx/shared_address.cuh"
 
 namespace jaxgemm {
 

@@ -8,11 +8,9 @@
 
 #include <cstdint>
 
-namespace jaxgemm {
+#include "ptx/shared_address.cuh"
 
-__device__ __forceinline__ uint32_t SharedAddress(const void* smem) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(smem));
-}
+namespace jaxgemm {
 
 __device__ __forceinline__ void InitBarrier(uint64_t* barrier, int num_arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "ptx/mbarrier.cuh"
+#include "ptx/shared_address.cuh"
 
 namespace jaxgemm {
 

@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "abi/params.h"
-#include "ptx/mbarrier.cuh"
+#include "ptx/shared_address.cuh"
 
 namespace jaxgemm {
 

@@ -5,12 +5,8 @@
 
 namespace jaxgemm {
 
-__device__ __forceinline__ uint32_t SmemAddress(const void* smem) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(smem));
-}
-
 // Copies kBytes (4, 8 or 16), to which both addresses are aligned. Where `valid` is false it writes
-// zeros and reads nothing.
+// zeros and reads nothing. `address` is a SharedAddress.
 template <int kBytes>
 __device__ __forceinline__ void CopyAsync(uint32_t address, const void* gmem, bool valid = true) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async copies 4, 8 or 16 bytes");
