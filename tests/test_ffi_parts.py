@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxgemm.ffi_kernels import cublaslt, instances, library, limits, realign, toolchain
+from jaxgemm.ffi_kernels.instances import Instance
 from tests.direct_launch import GemmParams
 
 _FFI = instances.source_folder() or Path()
@@ -107,6 +108,38 @@ def test_a_matrix_of_the_batch_is_found_in_an_operand_that_has_some_of_its_axes(
 def test_python_repeats_what_the_sources_say(file: str, name: str, value: object) -> None:
     [found] = re.findall(rf"constexpr .*\b{name} = (.+);", (_FFI / file).read_text())
     assert found == str(value)
+
+
+_CXX_TYPES = {"float": "float32", "__nv_bfloat16": "bfloat16", "__half": "float16"}
+
+
+def _by_template(row: Instance) -> dict[str, object]:
+    """What the arguments of a row's template say, in the row's terms."""
+    name, *values = re.findall(r"\w+", row.template)
+    if name == "Sm90Dense":
+        m, n, stages, *cluster = map(int, values[1:-1])
+        turns = values[-1] == "true"
+        facts: dict[str, object] = {"cta_tile": (m, n, 64), "stages": stages, "takes_turns": turns}
+        # A consumer of whole tiles holds all of their accumulators, else half of them.
+        plain = m // 64 * n // (1 if turns else 2) > 256
+        facts |= {"cluster": tuple(cluster), "only_plain": plain, "archs": ("90a",)}
+    elif name == "MmaSync":
+        m, n, stages = map(int, values[1:])
+        depth = 32 if values[0] == "float" else 64
+        facts = {"cta_tile": (64 * m, 64 * n, depth), "stages": stages}
+    elif name == "Warptiled":
+        warps_m, warps_n, block_m, block_n, depth, stages = map(int, values)
+        tile = (8 * warps_m * block_m, 4 * warps_n * block_n, depth)
+        return {"cta_tile": tile, "stages": stages, "dtype": "float32"}
+    else:
+        facts = {"stages": 1}
+    return {**facts, "dtype": _CXX_TYPES[values[0]]}
+
+
+@pytest.mark.parametrize("row", instances.instances(), ids=lambda row: row.name)
+def test_a_row_says_what_its_template_does(row: Instance) -> None:
+    facts = _by_template(row)
+    assert {name: getattr(row, name) for name in facts} == facts
 
 
 def _allowed_includes() -> dict[str, set[str]]:

@@ -51,7 +51,7 @@ def _candidates() -> Iterator[tuple[Path | None, str]]:
 
 
 def find_nvcc() -> Nvcc | None:
-    """The first nvcc of: $JAXGEMM_NVCC, PATH, a package, $CUDA_HOME, /usr/local/cuda."""
+    """The first nvcc of $JAXGEMM_NVCC, PATH, a package, $CUDA_HOME, $CUDA_PATH, /usr/local/cuda."""
     for path, found_in in _candidates():
         if path is not None and path.is_file() and os.access(path, os.X_OK):
             return Nvcc(path.resolve(), found_in)
