@@ -39,8 +39,8 @@ __global__ __launch_bounds__(Coalesced<T>::kNumThreads) void CoalescedKernel(
   const int row = tile.row + threadIdx.x / Kernel::kTileN;
   const int column = tile.column + threadIdx.x % Kernel::kTileN;
   if (row < params.m && column < params.n) {
-    const float product = DotProduct<T>(params, tile.matrix, row, column);
-    Epilogue(params, tile.matrix).Store(row, column, product);
+    const float product = DotProduct<T>(params, tile.batch, row, column);
+    Epilogue(params, tile.batch).Store(row, column, product);
   }
 }
 

@@ -115,7 +115,7 @@ class MmaSyncWarp {
   static constexpr int kBuffers = ATile::kByElements || BTile::kByElements ? 1 : 2;
 
   __device__ const T* Matrix(const Tensor& tensor) const {
-    return static_cast<const T*>(tensor.data) + MatrixOffset(params_, tensor, tile_.matrix);
+    return static_cast<const T*>(tensor.data) + tile_.batch.Offset(tensor);
   }
 
   __device__ char* Stage(int step) const {
@@ -137,8 +137,9 @@ class MmaSyncWarp {
                                                 uint32_t (&b)[kFragments][4]) const {
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
-      ATile::Load(a[i], stage, warp_row_ + 16 * i, product, lane_);
-      BTile::Load(b[i], stage + ATile::kBytes, warp_column_ + 16 * i, product, lane_);
+      ATile::template Load<false>(a[i], stage, warp_row_ + 16 * i, product, lane_);
+      BTile::template Load<true>(b[i], stage + ATile::kBytes, warp_column_ + 16 * i, product,
+                                 lane_);
     }
   }
 
@@ -160,8 +161,8 @@ class MmaSyncWarp {
       for (int i = 0; i < kFragments; ++i) {
 #pragma unroll
         for (int j = 0; j < 2 * kFragments; ++j) {
-          const auto& pair = b[now][j / 2];
-          MultiplyWarp<T>(acc_[i][j], a[now][i], pair[j % 2], pair[2 + j % 2]);
+          const uint32_t* pair = b[now][j / 2] + 2 * (j % 2);
+          MultiplyWarp<T>(acc_[i][j], a[now][i], pair[0], pair[1]);
         }
       }
     }
@@ -170,7 +171,7 @@ class MmaSyncWarp {
   // Rows of the warp's tile pass through its own slab, so that whole rows are stored.
   __device__ void Store() {
     constexpr int kPitch = Kernel::kSlabPitch;
-    const Epilogue epilogue(params_, tile_.matrix);
+    const Epilogue epilogue(params_, tile_.batch);
     float* slab = reinterpret_cast<float*>(smem_) + warp_ * Kernel::kSlabFloats;
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {

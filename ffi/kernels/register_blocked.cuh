@@ -1,9 +1,9 @@
 // Rung 4, cuda.register_blocked: each thread computes an R x R block of d in registers.
 //
-// Bottleneck before: two loads from shared memory for each FMA. Here a thread loads R elements of a
+// Bottleneck before: more loads from shared memory than FMAs. Here a thread loads R elements of a
 // and R of b for one k and multiplies each with each:
 //
-//     loads from shared memory an FMA = 2 R / R² = 0.25 for R = 8           (was 2)
+//     loads from shared memory an FMA = 2 R / R² = 0.25 for R = 8           (was 1.25)
 //     bytes from global memory        = itemsize · m · n · k · (1/kTileM + 1/kTileN)
 //     intensity                       = 2 / (itemsize · (1/128 + 1/128)) = 32 flops a byte
 //
@@ -57,8 +57,8 @@ __global__ __launch_bounds__(RegisterBlocked<T>::kNumThreads) void RegisterBlock
   __shared__ float a_smem[Kernel::kTileK][Kernel::kTileM];
   __shared__ float b_smem[Kernel::kTileK][Kernel::kTileN];
   const Tile tile = TileOfCta<Kernel::kTileM, Kernel::kTileN>(params);
-  const auto a = Operand<T>::OfA(params, tile.matrix);
-  const auto b = Operand<T>::OfB(params, tile.matrix);
+  const auto a = Operand<T>::OfA(params, tile.batch);
+  const auto b = Operand<T>::OfB(params, tile.batch);
   const int row = threadIdx.x / Kernel::kThreadsN * kBlock;
   const int column = threadIdx.x % Kernel::kThreadsN * kBlock;
   float acc[kBlock][kBlock] = {};
@@ -85,7 +85,7 @@ __global__ __launch_bounds__(RegisterBlocked<T>::kNumThreads) void RegisterBlock
     }
     __syncthreads();
   }
-  const Epilogue epilogue(params, tile.matrix);
+  const Epilogue epilogue(params, tile.batch);
 #pragma unroll
   for (int i = 0; i < kBlock; ++i) {
 #pragma unroll

@@ -8,11 +8,12 @@
 //     intensity                = T / itemsize = 8 flops a byte for float32 and T = 32
 //
 // Loads go along whichever dimension is contiguous, so all four layouts are coalesced; a tile that
-// arrives transposed is turned while it is written, and the padding keeps that free of bank
-// conflicts. Two barriers a step: tiles must be complete before they are read, and read before the
-// next ones overwrite them.
+// arrives transposed is turned while it is written. The padding of b keeps the reads of a warp, 32
+// columns, in different banks; that of a keeps four elements along k where one load can read them.
+// Two barriers a step: tiles must be complete before they are read, and read before the next ones
+// overwrite them.
 //
-// Limit now: two loads from *shared* memory for each FMA (one a broadcast), so the rate of shared
+// Limit now: five loads from *shared* memory for four FMAs (one a broadcast), so the rate of shared
 // memory, where an FMA could be issued every cycle. Rung 4 reuses elements in registers.
 #pragma once
 
@@ -27,48 +28,74 @@ template <typename T>
 struct Tiled {
   static constexpr int kTile = 32;
   static constexpr int kNumThreads = kTile * kTile;
-  // One element of padding: a column of the tile then lies in 32 different banks.
-  static constexpr int kRow = kTile + 1;
+  // One multiplies while the other waits at a barrier: 32 registers a thread are left for it.
+  static constexpr int kMinCtas = 2;
+  static constexpr int kARow = kTile + 4;
+  static constexpr int kBRow = kTile + 1;
 
   static const char* Launch(const GemmParams& params, cudaStream_t stream);
+};
 
-  // Copies the tile at (outer, k) so that tile_smem[outer][k], the same for a and b.
-  static __device__ void Load(const Operand<T>& operand, int outer, int k,
-                              float (*tile_smem)[kRow]) {
-    const int fast = threadIdx.x % kTile;
-    const int slow = threadIdx.x / kTile;
-    if (operand.is_k_major()) {
-      tile_smem[slow][fast] = operand.Get(outer + slow, k + fast);
-    } else {
-      tile_smem[fast][slow] = operand.Get(outer + fast, k + slow);
-    }
+// One thread's element of the tiles of an operand, step by step: what is kept takes few registers.
+template <typename T>
+class TiledSource {
+ public:
+  // Copies to tile_smem[outer][k], the same for a and b. `first` is where the tile begins.
+  template <int kRow>
+  __device__ TiledSource(const Operand<T>& operand, int first, float (*tile_smem)[kRow]) {
+    const int fast = threadIdx.x % Tiled<T>::kTile;
+    const int slow = threadIdx.x / Tiled<T>::kTile;
+    const int outer = operand.is_k_major() ? slow : fast;
+    const int k = operand.is_k_major() ? fast : slow;
+    from_ = operand.At(first + outer, k);
+    k_stride_ = operand.k_stride();
+    k_left_ = first + outer < operand.outer_size() ? operand.k_size() - k : 0;
+    to_ = &tile_smem[outer][k];
   }
+
+  // Copies the element of this step, or 0 outside the matrix, and goes on to the next.
+  __device__ void Load() {
+    *to_ = k_left_ > 0 ? ToFloat(*from_) : 0.0f;
+    from_ += static_cast<int64_t>(k_stride_) * Tiled<T>::kTile;
+    k_left_ -= Tiled<T>::kTile;
+  }
+
+ private:
+  const T* from_;
+  int k_stride_;
+  int k_left_;
+  float* to_;
 };
 
 template <typename T>
-__global__ __launch_bounds__(Tiled<T>::kNumThreads) void TiledKernel(
+__global__ __launch_bounds__(Tiled<T>::kNumThreads, Tiled<T>::kMinCtas) void TiledKernel(
     const __grid_constant__ GemmParams params) {
   using Kernel = Tiled<T>;
   constexpr int kTile = Kernel::kTile;
-  __shared__ float a_smem[kTile][Kernel::kRow];  // (m, k)
-  __shared__ float b_smem[kTile][Kernel::kRow];  // (n, k)
+  __shared__ alignas(16) float a_smem[kTile][Kernel::kARow];  // (m, k)
+  __shared__ float b_smem[kTile][Kernel::kBRow];              // (n, k)
   const Tile tile = TileOfCta<kTile, kTile>(params);
-  const auto a = Operand<T>::OfA(params, tile.matrix);
-  const auto b = Operand<T>::OfB(params, tile.matrix);
+  TiledSource<T> a(Operand<T>::OfA(params, tile.batch), tile.row, a_smem);
+  TiledSource<T> b(Operand<T>::OfB(params, tile.batch), tile.column, b_smem);
   const int row = threadIdx.x / kTile;
   const int column = threadIdx.x % kTile;
   float product = 0.0f;
   for (int k0 = 0; k0 < params.k; k0 += kTile) {
-    Kernel::Load(a, tile.row, k0, a_smem);
-    Kernel::Load(b, tile.column, k0, b_smem);
+    a.Load();
+    b.Load();
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < kTile; ++k) {
-      product += a_smem[row][k] * b_smem[column][k];
+    for (int k = 0; k < kTile; k += 4) {
+      const float4 a_k = *reinterpret_cast<const float4*>(&a_smem[row][k]);
+      const float* b_k = &b_smem[column][k];
+      product += a_k.x * b_k[0];
+      product += a_k.y * b_k[1];
+      product += a_k.z * b_k[2];
+      product += a_k.w * b_k[3];
     }
     __syncthreads();
   }
-  Epilogue(params, tile.matrix).Store(tile.row + row, tile.column + column, product);
+  Epilogue(params, tile.batch).Store(tile.row + row, tile.column + column, product);
 }
 
 template <typename T>

@@ -221,8 +221,8 @@ class WarptiledBody {
   }
 
   __device__ void Multiply() {
-    CopyA copy_a(Operand<float>::OfA(params_, tile_.matrix), tile_.row, a_smem(0));
-    CopyB copy_b(Operand<float>::OfB(params_, tile_.matrix), tile_.column, b_smem(0));
+    CopyA copy_a(Operand<float>::OfA(params_, tile_.batch), tile_.row, a_smem(0));
+    CopyB copy_b(Operand<float>::OfB(params_, tile_.batch), tile_.column, b_smem(0));
     const int num_steps = (params_.k + Shape::kTileK - 1) / Shape::kTileK;
     const auto start_copies = [&](int step, int stage) {
       if (step < num_steps) {
@@ -264,7 +264,7 @@ class WarptiledBody {
   }
 
   __device__ void Store() {
-    const Epilogue epilogue(params_, tile_.matrix);
+    const Epilogue epilogue(params_, tile_.batch);
 #pragma unroll
     for (int i = 0; i < Shape::kPiecesM; ++i) {
       // Before: the last reads of the ring, or of the slab before this one.

@@ -8,9 +8,10 @@ namespace jaxgemm {
 
 // Σ_k a[row, k] · b[k, column], in float32.
 template <typename T>
-__device__ float DotProduct(const GemmParams& params, int64_t matrix, int row, int column) {
-  const auto a = Operand<T>::OfA(params, matrix);
-  const auto b = Operand<T>::OfB(params, matrix);
+__device__ float DotProduct(const GemmParams& params, const BatchPlace& batch, int row,
+                            int column) {
+  const auto a = Operand<T>::OfA(params, batch);
+  const auto b = Operand<T>::OfB(params, batch);
   const T* a_k = a.At(row, 0);
   const T* b_k = b.At(column, 0);
   float sum = 0.0f;

@@ -11,13 +11,13 @@ namespace jaxgemm {
 // What the epilogue of one matrix of the batch reads and writes.
 class Epilogue {
  public:
-  __device__ Epilogue(const GemmParams& params, int64_t matrix)
+  __device__ Epilogue(const GemmParams& params, const BatchPlace& batch)
       : params_(params),
-        alpha_(Scalar(params, params.alpha, matrix)),
-        beta_(Scalar(params, params.beta, matrix)),
-        c_offset_(MatrixOffset(params, params.c, matrix)),
-        bias_offset_(MatrixOffset(params, params.bias, matrix)),
-        d_offset_(MatrixOffset(params, params.d, matrix)),
+        alpha_(Scalar(params.alpha, batch)),
+        beta_(Scalar(params.beta, batch)),
+        c_offset_(batch.Offset(params.c)),
+        bias_offset_(batch.Offset(params.bias)),
+        d_offset_(batch.Offset(params.d)),
         // beta = 0 means that c is not read: NaN in c never shows.
         reads_c_(params.c.data != nullptr && beta_ != 0.0f),
         moves_four_(IsAlignedForFour(params.d, d_offset_) &&
@@ -75,11 +75,11 @@ class Epilogue {
 
  private:
   // An absent scalar is 1.
-  static __device__ float Scalar(const GemmParams& params, const Tensor& tensor, int64_t matrix) {
+  static __device__ float Scalar(const Tensor& tensor, const BatchPlace& batch) {
     if (tensor.data == nullptr) {
       return 1.0f;
     }
-    return static_cast<const float*>(tensor.data)[MatrixOffset(params, tensor, matrix)];
+    return static_cast<const float*>(tensor.data)[batch.Offset(tensor)];
   }
 
   __device__ float Preactivation(int column, float product, float c) const {

@@ -11,12 +11,12 @@ namespace jaxgemm {
 template <typename T>
 class Operand {
  public:
-  static __device__ Operand OfA(const GemmParams& params, int64_t matrix) {
-    return Operand(params, params.a, params.a_major, params.m, matrix);
+  static __device__ Operand OfA(const GemmParams& params, const BatchPlace& batch) {
+    return Operand(params, params.a, params.a_major, params.m, batch);
   }
 
-  static __device__ Operand OfB(const GemmParams& params, int64_t matrix) {
-    return Operand(params, params.b, params.b_major, params.n, matrix);
+  static __device__ Operand OfB(const GemmParams& params, const BatchPlace& batch) {
+    return Operand(params, params.b, params.b_major, params.n, batch);
   }
 
   __device__ const T* At(int outer, int k) const {
@@ -37,8 +37,8 @@ class Operand {
 
  private:
   __device__ Operand(const GemmParams& params, const Tensor& tensor, Major major, int outer_size,
-                     int64_t matrix)
-      : data_(static_cast<const T*>(tensor.data) + MatrixOffset(params, tensor, matrix)),
+                     const BatchPlace& batch)
+      : data_(static_cast<const T*>(tensor.data) + batch.Offset(tensor)),
         outer_stride_(major == Major::kK ? static_cast<int>(tensor.row_stride) : 1),
         k_stride_(major == Major::kK ? 1 : static_cast<int>(tensor.row_stride)),
         outer_size_(outer_size),

@@ -60,22 +60,26 @@ class SwizzledTile {
     }
   }
 
-  // The fragment of 16 along outer from `outer` on, for a product of the stage. Registers 0 and 1
-  // have the first half of k for the two halves of outer, 2 and 3 the second: this is a's fragment,
-  // and those of two 8-wide tiles of b.
+  // The fragment of 16 along outer from `outer` on, for a product of the stage. Each register has
+  // one half of it along outer and one along k. For a they change in this order, the half along
+  // outer first; for b, of which neighbours are the two halves along k of an 8-wide tile, kKFirst.
+  template <bool kKFirst>
   static __device__ __forceinline__ void Load(uint32_t (&fragment)[4], const char* smem, int outer,
                                               int product, int lane) {
+    // Lanes 8 i to 8 i + 7 name the rows of register i.
+    const int outer_half = kKFirst ? lane / 16 : lane / 8 % 2;
+    const int k_half = kKFirst ? lane / 8 % 2 : lane / 16;
     if constexpr (kIsKMajor) {
-      LoadMatrices(fragment, smem + Place(outer + lane % 16, 2 * product + lane / 16));
+      LoadMatrices(fragment, smem + Place(outer + 8 * outer_half + lane % 8, 2 * product + k_half));
     } else if constexpr (!kByElements) {
-      const int k = 16 * product + lane % 8 + lane / 16 * 8;
-      LoadMatricesTransposed(fragment, smem + ElementPlace(outer + lane / 8 % 2 * 8, k));
+      const int k = 16 * product + 8 * k_half + lane % 8;
+      LoadMatricesTransposed(fragment, smem + ElementPlace(outer + 8 * outer_half, k));
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int k = 8 * product + lane % 4 + i / 2 * 4;
-        const char* from = smem + ElementPlace(outer + lane / 4 + i % 2 * 8, k);
-        fragment[i] = *reinterpret_cast<const uint32_t*>(from);
+        const int k = 8 * product + 4 * (kKFirst ? i % 2 : i / 2) + lane % 4;
+        const int at = outer + 8 * (kKFirst ? i / 2 : i % 2) + lane / 4;
+        fragment[i] = *reinterpret_cast<const uint32_t*>(smem + ElementPlace(at, k));
       }
     }
     if constexpr (sizeof(T) == 4) {

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "abi/params.h"
+#include "parts/batch.h"
 #include "parts/launch.cuh"
 
 namespace jaxgemm {
 
 struct Tile {
-  // Matrix of the batch, and the first row and column of d.
-  int64_t matrix;
+  // The matrix, and the first row and column of d.
+  BatchPlace batch;
   int row;
   int column;
 };
@@ -20,7 +21,8 @@ __device__ Tile TileOfCta(const GemmParams& params) {
   const unsigned tiles_n = (static_cast<unsigned>(params.n) + kTileN - 1) / kTileN;
   const unsigned column = blockIdx.x % tiles_n;
   const unsigned rest = blockIdx.x / tiles_n;
-  return {rest / tiles_m, static_cast<int>(rest % tiles_m) * kTileM,
+  const int matrix = static_cast<int>(rest / tiles_m);
+  return {BatchPlace::Of(params, matrix), static_cast<int>(rest % tiles_m) * kTileM,
           static_cast<int>(column) * kTileN};
 }
 
