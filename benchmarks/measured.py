@@ -29,7 +29,7 @@ def family_of(impl: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """Records with a time, the last of each row, implementation, mode and regime.
+    """Records with a time, those of the last run of each row, mode and regime.
 
     Attributes:
       name: the folder, such as "nvidia_h200".
@@ -74,21 +74,28 @@ def fastest(some: Iterable[Record], family: str) -> Record | None:
 
 
 def load(folder: pathlib.Path) -> Results:
-    """All records of a folder; where a row was measured again, the last one counts.
+    """All records of a folder; where a row was measured again, the last run counts.
 
-    A file with a `.meta.json` beside it holds something else, which that file describes.
+    Of that run alone: cards of one kind differ, so times of two runs cannot stand side by side. A
+    file with a `.meta.json` beside it holds something else, which that file describes.
     """
-    latest: dict[tuple[str, ...], Record] = {}
     paths = [p for p in sorted(folder.glob("*.jsonl")) if not p.with_suffix(".meta.json").exists()]
-    for path in paths:
-        for record in records.read(path):
-            if record.status not in ("ok", "counted"):
-                continue
-            key = (record.status, record.row, record.impl, record.mode, record.regime)
-            if key not in latest or latest[key].time <= record.time:
-                latest[key] = record
+    kept = [r for path in paths for r in records.read(path) if r.status in ("ok", "counted")]
+    kept.sort(key=lambda r: r.time)
+    last_run = {_measured_thing(r): _run(r) for r in kept}
+    latest = {
+        (*_measured_thing(r), r.impl): r for r in kept if last_run[_measured_thing(r)] == _run(r)
+    }
     found, counted = (
         tuple(record for record in latest.values() if record.status == status)
         for status in ("ok", "counted")
     )
     return Results(folder.name, found, counted)
+
+
+def _measured_thing(record: Record) -> tuple[str, ...]:
+    return (record.status, record.row, record.mode, record.regime)
+
+
+def _run(record: Record) -> tuple[str, str]:
+    return (record.commit, record.command)

@@ -7,6 +7,8 @@ import pytest
 from benchmarks import compare, environment, manifest, measured, pictures, records, report, tables
 from tests.benchmark_helpers import ladder_records, record_of, run_python
 
+_PAIR = ("jaxgemm", "jnp.dot")
+
 
 def test_compare_finds_what_became_slower():
     before = [record_of(row="a"), record_of(row="b"), record_of(row="c")]
@@ -103,6 +105,20 @@ def test_pictures_are_drawn_where_there_is_data(tmp_path: pathlib.Path):
     assert all((tmp_path / "docs" / "pictures" / name).stat().st_size > 5000 for name in names)
     empty = measured.Results("cpu", ())
     assert not any(picture(empty) for picture in pictures.PICTURES.values())
+
+
+def test_times_of_two_runs_do_not_stand_side_by_side(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "nvidia_h200" / "a.jsonl"
+    shared = {"row": "sq_1024_bf16", "mode": "forward"}
+    for hour, commit, impls in ((1, "old", ("jaxgemm", "jnp.dot", "torch.mm")), (2, "new", _PAIR)):
+        for impl in impls:
+            time = f"2026-11-30T0{hour}:00:00+00:00"
+            records.append(path, record_of(impl=impl, commit=commit, time=time, **shared))
+    records.append(path, record_of(row="other", commit="old", mode="forward"))
+    found = measured.load(path.parent).found
+    of_row = {r.impl: r.commit for r in found if r.row == "sq_1024_bf16"}
+    assert of_row == dict.fromkeys(_PAIR, "new")
+    assert [r.commit for r in found if r.row == "other"] == ["old"]
 
 
 def test_committed_results_can_be_read_and_are_in_the_documents() -> None:
