@@ -39,7 +39,10 @@ class Row:
         """Every kernel that does not run → why."""
         if isinstance(self.plan, UnsupportedProblem):
             return self.plan.reasons
-        others = {c.kernel.name: f"accepts it; {_expected(c)}" for c in self.plan.choices[1:]}
+        others = {
+            choice.kernel.name: f"accepts it; {_expected(self.problem, choice)}"
+            for choice in self.plan.choices[1:]
+        }
         return {**dict(self.plan.reasons), **others}
 
     def __str__(self) -> str:
@@ -79,7 +82,7 @@ def _chosen_by(plan: dispatch.Plan) -> str:
     return f"chosen by {plan.chosen_by}"
 
 
-def _expected(choice: dispatch.Choice) -> str:
+def _expected(problem: Problem, choice: dispatch.Choice) -> str:
     """What is known of the time of a kernel that is not chosen."""
     if choice.measured_us is not None:
         return f"measured at {choice.measured_us:.1f} us"
@@ -87,7 +90,10 @@ def _expected(choice: dispatch.Choice) -> str:
         return f"expected at {choice.scaled_us:.1f} us by the nearest tuned problem"
     if choice.kernel.is_black_box:
         return "runs if everything else fails"
-    return f"estimated at {choice.time_us:.1f} us"
+    estimated = f"estimated at {choice.time_us:.1f} us"
+    if dispatch.is_mostly_empty(problem, choice):
+        return f"{estimated}, with tiles that are {choice.estimate.edge_utilisation:.0%} full"
+    return estimated
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,10 +32,13 @@ from tests.dispatch_fakes import (
     only_packages,
     product,
     square,
+    struct,
 )
 
 H200, CPU = device.named("nvidia_h200"), device.CPU
 AUTO = Policy()
+# The tiles of problems as small as those here.
+FULL = (Config(cta_tile=(8, 8, 16)),)
 
 
 # The plan.
@@ -70,6 +73,27 @@ def test_order_of_kernels_that_cost_the_same_is_that_of_the_registry() -> None:
     with only_kernels(fake_kernel("first"), fake_kernel("second")):
         plan = dispatch.plan(product(512, 512, 512), H200, AUTO)
     assert [choice.kernel.name for choice in plan.choices[:2]] == ["first", "second"]
+
+
+def test_tiles_that_would_be_half_empty_leave_a_problem_to_the_reference() -> None:
+    fake = fake_kernel("fake", configs=(Config(cta_tile=(64, 128, 64)),))
+    for m, first in ((32, "xla.reference"), (33, "fake"), (64, "fake"), (1, "xla.reference")):
+        problem = product(m, 4096, 4096)
+        with only_kernels(fake):
+            plan = dispatch.plan(problem, H200, AUTO)
+            named = dispatch.plan(problem, H200, Policy(backend="fake"))
+            strict = dispatch.plan(problem, H200, Policy(strict=True))
+        assert {c.kernel.name for c in plan.choices} == {"fake", "xla.reference"}
+        assert plan.kernel.name == first
+        assert named.kernel is strict.kernel is fake
+        # The bits of a row must not change when there are more.
+        spec = problem.spec.replace(batch_invariant=True)
+        invariant = dataclasses.replace(problem, spec=spec)
+        with only_kernels(fake):
+            assert dispatch.plan(invariant, H200, AUTO).kernel is fake
+    with only_kernels(fake), jaxgemm.use(strict=False):
+        text = str(jaxgemm.explain(jaxgemm.gemm, struct(16, 64), struct(64, 128), device=H200.name))
+    assert "us, with tiles that are 25% full" in text
 
 
 def test_config_with_the_lowest_estimate_is_chosen() -> None:
@@ -141,7 +165,7 @@ def test_function_compiled_under_one_policy_is_not_reused_under_another() -> Non
 
 
 def test_kernel_whose_lowering_raises_is_skipped_with_one_warning() -> None:
-    broken = fake_kernel("fake.broken", error=RuntimeError("out of registers"))
+    broken = fake_kernel("fake.broken", error=RuntimeError("out of registers"), configs=FULL)
     warns = pytest.warns(jaxgemm.FallbackWarning)
     with only_kernels(broken), jaxgemm.use(strict=False), warns as caught:
         text = lowered_text(square, X)
@@ -211,7 +235,7 @@ def test_named_backend_raises_with_every_reason_of_its_kernels() -> None:
 
 
 def test_every_product_of_a_gradient_falls_back() -> None:
-    broken = fake_kernel("fake", error=RuntimeError("no"))
+    broken = fake_kernel("fake", error=RuntimeError("no"), configs=FULL)
     warns = pytest.warns(jaxgemm.FallbackWarning)
     with only_kernels(broken), jaxgemm.use(strict=False), warns as caught:
         text = lowered_text(
