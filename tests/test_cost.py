@@ -10,14 +10,15 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgemm import device
+from jaxgemm import device, registry
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cost, regret
+from jaxgemm.tuning import cache, cost, regret
 from pallas_kernels import KERNELS
 from tests.kernel_cases import LARGE_CASES, KernelCase
 
 H200 = device.named("nvidia_h200")
-SWEEP = Path(__file__).parent.parent / "benchmarks/results/nvidia_h200/dense_sweep.jsonl"
+RESULTS = Path(__file__).parent.parent / "benchmarks/results/nvidia_h200"
+SWEEP, TUNED = RESULTS / "dense_sweep.jsonl", RESULTS / "tuning_times.jsonl"
 PROBLEMS = {str(case.problem()): case.problem() for case in LARGE_CASES.values()}
 
 
@@ -31,6 +32,7 @@ class Config:
     stages: int = 4
     smem_bytes: int = 1000
     keeps_operands: bool = False
+    waits_for_c: bool = False
     # What the model does not read; two measured configs may differ only in it.
     consumers_along: str = "m"
 
@@ -96,6 +98,33 @@ def test_rows_within_lines_and_large_outputs_cost_what_l2_was_not_asked_to_keep(
         problem = KernelCase(4096, n, k).problem()
         strained, free = (_estimate(problem, x).l2_us for x in (config, kept))
         assert strained == pytest.approx(factor * free), (n, k)
+
+
+def test_a_c_that_is_loaded_in_the_epilogue_costs_more_of_it():
+    problem = KernelCase(4096, 4096, 4096, extras=("c",)).problem()
+    early, late = Config(), dataclasses.replace(Config(), waits_for_c=True)
+    tile_us = (_estimate(problem, late).sm_us - _estimate(problem, early).sm_us) / 4
+    # The weights of a byte differ by 5.5, for 128 x 256 elements of 2 bytes.
+    assert tile_us == pytest.approx(5.5 * 128 * 256 * 2 * 3e-5)
+
+
+def test_choice_among_our_kernels_is_near_the_best_that_the_tuner_saw():
+    kernels = {k.name: k for k in registry.kernels() if not k.is_black_box}
+    of_problem: dict[Problem, list[tuple[float, float]]] = {}
+    for record in map(json.loads, TUNED.read_text().splitlines()):
+        kernel = kernels.get(record["kernel"])
+        if kernel is None or kernel.version != record["kernel_version"]:
+            continue
+        problem = cache.from_json(Problem, record["problem"])
+        listed = kernel.configs(problem, H200)
+        config = next((x for x in listed if cache.to_json(x) == record["config"]), None)
+        if config is not None:
+            expected = _estimate(problem, config, kernel.efficiency).time_us
+            of_problem.setdefault(problem, []).append((expected, record["time_us"]))
+    ratios = [min(rows)[1] / min(us for _, us in rows) for rows in of_problem.values()]
+    assert len(ratios) >= 30
+    assert np.exp(np.mean(np.log(ratios))) < 1.02
+    assert max(ratios) < 1.10
 
 
 def test_large_products_get_the_tile_and_the_cluster_that_were_measured_best():

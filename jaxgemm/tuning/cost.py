@@ -46,6 +46,8 @@ _SMOOTHNESS = 7.0
 _EPILOGUE_US_PER_BYTE = 3e-5
 # In bytes of d: a byte of c that is read, and an activation, for each element.
 _C_WEIGHT, _ACTIVATION_BYTES = 1.5, 3.0
+# The same where c is waited for in the epilogue (`waits_for_c` of a config): 14 us for 128 x 256.
+_WAITED_C_WEIGHT = 7.0
 # Fixed costs: what a tile adds to a wave, and what waiting for the CTAs of a cluster adds.
 _TILE_US, _CLUSTER_US = 0.15, 0.3
 # A kernel that copies operands before the product, but for the bytes that it moves.
@@ -223,7 +225,8 @@ def _epilogue_us(problem: Problem, config: Any) -> float:
     num_bytes = sum(problem.dtype(name).itemsize for name in (*outputs, *problem.spec.outputs[1:]))
     num_bytes += 0 if outputs else problem.accumulator.itemsize
     if problem.has("c"):
-        num_bytes += _C_WEIGHT * problem.dtype("c").itemsize
+        weight = _WAITED_C_WEIGHT if getattr(config, "waits_for_c", False) else _C_WEIGHT
+        num_bytes += weight * problem.dtype("c").itemsize
     if problem.spec.activation is not None:
         num_bytes += _ACTIVATION_BYTES
     return _TILE_US + tile_m * tile_n * num_bytes * _EPILOGUE_US_PER_BYTE
