@@ -69,19 +69,17 @@ void Store(const Tensor& tensor, int64_t index, float x) {
 }
 
 // An absent scalar is 1.
-float Scalar(const GemmParams& params, const Tensor& tensor, int64_t matrix) {
-  return tensor.data == nullptr ? 1.0f : Load(tensor, MatrixOffset(params, tensor, matrix));
+float Scalar(const Tensor& tensor, const BatchPlace& batch) {
+  return tensor.data == nullptr ? 1.0f : Load(tensor, batch.Offset(tensor));
 }
 
-float Product(const GemmParams& params, int64_t matrix, int64_t row, int64_t column) {
+float Product(const GemmParams& params, const BatchPlace& batch, int64_t row, int64_t column) {
   const bool a_is_k_major = params.a_major == Major::kK;
   const bool b_is_k_major = params.b_major == Major::kK;
   const int64_t a_step = a_is_k_major ? 1 : params.a.row_stride;
   const int64_t b_step = b_is_k_major ? 1 : params.b.row_stride;
-  const int64_t a =
-      MatrixOffset(params, params.a, matrix) + (a_is_k_major ? row * params.a.row_stride : row);
-  const int64_t b = MatrixOffset(params, params.b, matrix) +
-                    (b_is_k_major ? column * params.b.row_stride : column);
+  const int64_t a = batch.Offset(params.a) + (a_is_k_major ? row * params.a.row_stride : row);
+  const int64_t b = batch.Offset(params.b) + (b_is_k_major ? column * params.b.row_stride : column);
   float sum = 0.0f;
   for (int64_t k = 0; k < params.k; ++k) {
     sum += Load(params.a, a + k * a_step) * Load(params.b, b + k * b_step);
@@ -89,15 +87,15 @@ float Product(const GemmParams& params, int64_t matrix, int64_t row, int64_t col
   return sum;
 }
 
-void ComputeMatrix(const GemmParams& params, int64_t matrix) {
-  const float alpha = Scalar(params, params.alpha, matrix);
-  const float beta = Scalar(params, params.beta, matrix);
-  const int64_t c_offset = MatrixOffset(params, params.c, matrix);
-  const int64_t bias_offset = MatrixOffset(params, params.bias, matrix);
-  const int64_t d_offset = MatrixOffset(params, params.d, matrix);
+void ComputeMatrix(const GemmParams& params, const BatchPlace& batch) {
+  const float alpha = Scalar(params.alpha, batch);
+  const float beta = Scalar(params.beta, batch);
+  const int64_t c_offset = batch.Offset(params.c);
+  const int64_t bias_offset = batch.Offset(params.bias);
+  const int64_t d_offset = batch.Offset(params.d);
   for (int64_t row = 0; row < params.m; ++row) {
     for (int64_t column = 0; column < params.n; ++column) {
-      float z = alpha * Product(params, matrix, row, column);
+      float z = alpha * Product(params, batch, row, column);
       // beta = 0 means that c is not read: NaN in c never shows.
       if (params.c.data != nullptr && beta != 0.0f) {
         z += beta * Load(params.c, c_offset + row * params.c.row_stride + column);
@@ -136,8 +134,9 @@ ffi::Error Execute(const Call* call, ffi::RemainingArgs args, ffi::RemainingRets
     return error == nullptr ? ffi::Error::Success()
                             : ffi::Error::Internal(call->instance_name + ": " + error);
   }
-  for (int64_t matrix = 0; matrix < params->num_matrices; ++matrix) {
-    ComputeMatrix(*params, matrix);
+  // Each of them takes memory for d, so there are fewer than 2^31.
+  for (int32_t matrix = 0; matrix < params->num_matrices; ++matrix) {
+    ComputeMatrix(*params, BatchPlace::Of(*params, matrix));
   }
   return ffi::Error::Success();
 }

@@ -6,20 +6,8 @@
 
 namespace jaxgemm {
 
-// Elements from the start of an operand to the part of it that makes matrix `matrix` of d.
-// The batch axes of d are the digits of `matrix`; a shared operand has stride 0 along an axis.
-JAXGEMM_HOST_DEVICE int64_t MatrixOffset(const GemmParams& params, const Tensor& tensor,
-                                         int64_t matrix) {
-  int64_t offset = 0;
-  for (int axis = params.num_batch_axes - 1; axis >= 0; --axis) {
-    const int64_t size = params.batch_sizes[axis];
-    offset += matrix % size * tensor.batch_strides[axis];
-    matrix /= size;
-  }
-  return offset;
-}
-
-// Along each batch axis, which entry makes a matrix of d: found once, for all operands.
+// Along each batch axis, which entry makes a matrix of d: found once, for all operands. The batch
+// axes of d are the digits of the matrix; a shared operand has stride 0 along an axis.
 struct BatchPlace {
   int32_t entries[kMaxBatchAxes];
 
