@@ -18,7 +18,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from jaxgemm import registry
+from jaxgemm import registry, traffic
 from jaxgemm.device import Device
 from jaxgemm.errors import UnsupportedProblem
 from jaxgemm.kernel import Kernel
@@ -252,8 +252,7 @@ def _with_neighbour(
 
 def _alignment(problem: Problem) -> tuple[bool, ...]:
     """Whether rows of a, b and d are multiples of 16 bytes: where not, libraries are slow."""
-    rows = (problem.shape(name)[-1] * problem.dtype(name).itemsize for name in ("a", "b", "d"))
-    return tuple(row_bytes % 16 == 0 for row_bytes in rows)
+    return tuple(traffic.row_bytes(problem, name) % 16 == 0 for name in ("a", "b", "d"))
 
 
 def _stored(configs: Iterable[Any], entry: cache.Entry) -> Any | None:

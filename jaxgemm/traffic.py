@@ -14,6 +14,11 @@ def num_matrices(problem: Problem, name: str) -> int:
     return math.prod(problem.size[label] for label in problem.spec.batch_labels(name))
 
 
+def row_bytes(problem: Problem, name: str) -> int:
+    """Bytes of a row of an operand or output, as it is stored."""
+    return problem.shape(name)[-1] * problem.dtype(name).itemsize
+
+
 def writes_dominate(problem: Problem, device: Device) -> bool:
     """Whether tiles that are computed together should form whole rows of d.
 

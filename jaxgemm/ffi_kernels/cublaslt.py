@@ -18,7 +18,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from jaxgemm import dtypes
+from jaxgemm import dtypes, traffic
 from jaxgemm.device import Device
 from jaxgemm.ffi_kernels import call, instances, library, limits
 from jaxgemm.ffi_kernels.toolchain import BuildError
@@ -219,11 +219,11 @@ def _why_not_rounded_once(problem: Problem) -> str | None:
     if problem.dtype("d").itemsize > 2 or not has_epilogue:
         return None
     for name in ("a", "b", "d"):
-        columns = problem.shape(name)[-1]
-        if columns * problem.dtype(name).itemsize % _EPILOGUE_ROW_BYTES:
+        if traffic.row_bytes(problem, name) % _EPILOGUE_ROW_BYTES:
             return (
-                f"{name} has rows of {columns} elements: where they are not a multiple of"
-                f" {_EPILOGUE_ROW_BYTES} bytes, the library rounds before its epilogue too"
+                f"{name} has rows of {problem.shape(name)[-1]} elements: where they are not a"
+                f" multiple of {_EPILOGUE_ROW_BYTES} bytes, the library rounds before its epilogue"
+                " too"
             )
     return None
 

@@ -2,6 +2,7 @@
 
 import math
 
+from jaxgemm import traffic
 from jaxgemm.problem import Problem
 
 # As kTmaAlignment in ffi/parts/tensor_map.cuh: the bytes of a unit.
@@ -34,15 +35,13 @@ def is_aligned(problem: Problem, name: str) -> bool:
     XLA's buffers do, and so do slices of them made of rows; but a single row can be a slice of a
     vector that begins anywhere.
     """
-    *leading, columns = problem.shape(name)
-    row_bytes = columns * problem.dtype(name).itemsize
-    return row_bytes % _UNIT_BYTES == 0 and math.prod(leading) != 1
+    num_rows = math.prod(problem.shape(name)[:-1])
+    return traffic.row_bytes(problem, name) % _UNIT_BYTES == 0 and num_rows != 1
 
 
 def _copied_units(problem: Problem, name: str) -> int:
     """The units of an operand's copy; 0 where it needs none."""
     if problem.k == 0 or is_aligned(problem, name):
         return 0
-    *leading, columns = problem.shape(name)
-    row_bytes = columns * problem.dtype(name).itemsize
-    return math.prod(leading) * math.ceil(row_bytes / _UNIT_BYTES)
+    num_rows = math.prod(problem.shape(name)[:-1])
+    return num_rows * math.ceil(traffic.row_bytes(problem, name) / _UNIT_BYTES)

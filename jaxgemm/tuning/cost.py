@@ -212,7 +212,7 @@ def _strain(problem: Problem, config: Any, device: Device) -> float:
     """What L2 does for operands over what it would do if it kept them and rows began with lines."""
     if getattr(config, "keeps_operands", False):
         return 1.0
-    rows = [problem.shape(name)[-1] * problem.dtype(name).itemsize for name in "ab"]
+    rows = [traffic.row_bytes(problem, name) for name in "ab"]
     lines = [_LINES_CROSSED if row_bytes % _LINE_BYTES else 1.0 for row_bytes in rows]
     again = _FETCHED_AGAIN if traffic.writes_dominate(problem, device) else 1.0
     return again * sum(lines) / len(lines)
