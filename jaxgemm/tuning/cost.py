@@ -37,8 +37,8 @@ _MEASURED_REUSE, _MOVING_SHARE = 128 * 256 / (128 + 256), 0.05
 # its port of 64 bytes a clock is the limit.
 _L2_GBPS_PER_SM, _PORT_GBPS = 100.0, 120.0
 # Kernels that do not ask L2 to keep operands (`keeps_operands` of a config), 4096 x 4096 x 576 and
-# 592: where d is larger than the operands, their lines are given up and fetched again; and a row of
-# a tile that does not begin with a line takes two.
+# 592 (l2_hints.jsonl beside the sweep): where d is larger than the operands, their lines are given
+# up and fetched again; and a row of a tile that does not begin with a line takes two.
 _FETCHED_AGAIN, _LINE_BYTES, _LINES_CROSSED = 1.7, 128, 2.0
 # Exponent of the smooth maximum: two equal times take 2^(1/7) = 1.10 of one.
 _SMOOTHNESS = 7.0
