@@ -22,6 +22,7 @@ def gemm(
     beta: Scalar | None = None,
     bias: ArrayLike | None = None,
     activation: str | None = None,
+    clamp: tuple[float | None, float | None] | None = None,
     transpose_a: bool = False,
     transpose_b: bool = False,
     out_dtype: DTypeLike | None = None,
@@ -30,7 +31,7 @@ def gemm(
     batch_invariant: bool = False,
     autodiff: Literal["vjp", "jvp"] = "vjp",
 ) -> jax.Array:
-    """act(alpha · op(a)·op(b) + beta · c + bias), rounded once.
+    """clamp(act(alpha · op(a)·op(b) + beta · c + bias)), rounded once.
 
     Everything after the product is in the accumulator dtype: float32, float64 if an operand is
     float64, int32 for int8 operands.
@@ -47,6 +48,9 @@ def gemm(
       bias: (n,), added along n.
       activation: "relu", "gelu" (the tanh form), "gelu_exact", "silu", "sigmoid", "tanh",
         "relu2", or None. NaN passes through all of them.
+      clamp: (low, high), between which the result is kept at the very end; either may be None.
+        Numbers that are known when the call is traced. NaN passes. The derivative is 1 within
+        the bounds, at them too, and 0 outside.
       transpose_a: a is stored as (..., k, m). Nothing is moved.
       transpose_b: b is stored as (..., n, k). Nothing is moved.
       out_dtype: by default what a and b promote to; int32 for int8, bfloat16 for 8-bit floats.
@@ -82,7 +86,7 @@ def gemm(
         problem.shaped(operands),
         0 if problem.check_flag("transpose_a", transpose_a) else 1,
         1 if problem.check_flag("transpose_b", transpose_b) else 0,
-        call.options_of(activation, out_dtype, precision, batch_invariant),
+        call.options_of(activation, out_dtype, precision, batch_invariant, clamp),
     )
     if "c" in operands and operands["c"].shape[-2:] != planned.shape[-2:]:
         # In the accumulator dtype, so that the gradient for c is summed before it is rounded.
@@ -149,6 +153,7 @@ def grouped_gemm(
     *,
     bias: ArrayLike | None = None,
     activation: str | None = None,
+    clamp: tuple[float | None, float | None] | None = None,
     transpose_rhs: bool = False,
     out_dtype: DTypeLike | None = None,
     precision: Precision = None,
@@ -156,7 +161,7 @@ def grouped_gemm(
     batch_invariant: bool = False,
     autodiff: Literal["vjp", "jvp"] = "vjp",
 ) -> jax.Array:
-    """act(lhs[rows of group g] · rhs[g] + bias[g]) for every group, rounded once.
+    """clamp(act(lhs[rows of group g] · rhs[g] + bias[g])) for every group, rounded once.
 
     Rows of lhs are divided, in order, among the groups. Rows past the last group are exactly zero
     in the result and in the gradient for lhs, and what they hold influences nothing. An empty
@@ -169,6 +174,7 @@ def grouped_gemm(
       group_sizes: (g,) of any integer dtype: rows of each group.
       bias: (g, n).
       activation: as in `gemm`.
+      clamp: as in `gemm`; rows past the last group stay zero.
       transpose_rhs: rhs is stored as (g, n, k).
       out_dtype: as in `gemm`.
       precision: as in `gemm`.
@@ -197,7 +203,7 @@ def grouped_gemm(
     planned = call.of_grouped(
         problem.shaped(operands),
         1 if problem.check_flag("transpose_rhs", transpose_rhs) else 0,
-        call.options_of(activation, out_dtype, precision, batch_invariant),
+        call.options_of(activation, out_dtype, precision, batch_invariant, clamp),
     )
     # Clipped before the cast: a size of 2^32 in a wide dtype must not come out as 0.
     sizes = jnp.clip(sizes, 0, min(planned.shape[0], jnp.iinfo(sizes.dtype).max))

@@ -46,7 +46,7 @@ def _forward(spec: GemmSpec, policy: Policy, *primals: Any) -> tuple[tuple[jax.A
         for n, p in zip(spec.operands, primals, strict=True)
         if p.perturbed and jnp.issubdtype(p.value.dtype, jnp.floating)
     )
-    saves_z = spec.activation is not None or spec.gated
+    saves_z = spec.function is not None or spec.gated
     d, *saved = bind_named(spec.replace(save_preactivation=saves_z), policy, operands)
     needed = _needed(spec, {name for name, _ in wanted})
     kept = {name: x for name, x in operands.items() if name in needed}
@@ -82,16 +82,15 @@ def _preactivation_cotangents(
     spec: GemmSpec, saved: list[jax.Array], d_bar: jax.Array
 ) -> list[jax.Array]:
     """z̄ (and z_up¯), each rounded once to the dtype of saved pre-activations."""
-    if spec.activation is None and not spec.gated:
+    if spec.function is None and not spec.gated:
         return [d_bar]
     acc = _accumulator(spec.residual_dtype)
     z, ct = saved[0].astype(acc), d_bar.astype(acc)
-    activation = epilogue.ACTIVATIONS[spec.activation] if spec.activation else None
     bars = [ct * saved[1].astype(acc) if spec.gated else ct]
-    if activation:
-        bars = [activation.pullback(z, bars[0])]
+    if spec.function:
+        bars = [spec.function.pullback(z, bars[0])]
     if spec.gated:
-        bars.append(ct * (activation.apply(z) if activation else z))
+        bars.append(ct * (spec.function.apply(z) if spec.function else z))
     return [bar.astype(spec.residual_dtype) for bar in bars]
 
 

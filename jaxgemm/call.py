@@ -14,6 +14,7 @@ from jax import core, lax
 
 from jaxgemm import dispatch, dtypes, policy, problem
 from jaxgemm.device import CPU, current
+from jaxgemm.epilogue import Clamp
 from jaxgemm.policy import Policy
 from jaxgemm.primitive import Autodiff, bind
 from jaxgemm.spec import OPERAND_ORDER, GemmSpec
@@ -41,16 +42,20 @@ class Options:
     """The arguments that are neither operands nor layouts; x64 mode decides what they may be."""
 
     activation: str | None
+    clamp: Clamp | None
     out_dtype: np.dtype | None
     precision: str
     batch_invariant: bool
     x64: bool
 
 
-def options_of(activation: Any, out_dtype: Any, precision: Any, batch_invariant: Any) -> Options:
+def options_of(
+    activation: Any, out_dtype: Any, precision: Any, batch_invariant: Any, clamp: Any = None
+) -> Options:
     problem.check_activation(activation)
     return Options(
         activation,
+        problem.check_clamp(clamp),
         problem.check_dtype("out_dtype", out_dtype),
         dtypes.resolve_precision(precision),
         problem.check_flag("batch_invariant", batch_invariant),
@@ -147,6 +152,7 @@ def _spec(
     out = problem.check_out_dtype(options.out_dtype, operands["a"], operands["b"])
     if dtypes.is_integer(a):
         problem.check_integer_activation(options.activation)
+        problem.check_integer_clamp(options.clamp)
     return GemmSpec(
         operands=tuple(name for name in OPERAND_ORDER if name in operands),
         a_contract=a_contract,
@@ -156,6 +162,7 @@ def _spec(
         precision=options.precision,
         ragged=ragged,
         activation=options.activation,
+        clamp=options.clamp,
         batch_invariant=options.batch_invariant,
     )
 

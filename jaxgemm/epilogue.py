@@ -1,4 +1,4 @@
-"""What happens between the accumulator and the store: alpha, beta·C, bias, activation.
+"""What happens between the accumulator and the store: alpha, beta·C, bias, activation, clamp.
 
 Every formula is written once, on arrays in the accumulator dtype, and is used by the reference,
 by the gradients and by the Pallas kernels. A new activation is a new row of `ACTIVATIONS`.
@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+
+# The lowest and the highest value that a result may have; None where it has no such bound.
+Clamp = tuple[float | None, float | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +117,38 @@ _ROWS = (
 ACTIVATIONS = {row.name: row for row in _ROWS}
 # The activations that map int32 to int32 exactly.
 INTEGER_ACTIVATIONS = ("relu", "relu2")
+_IDENTITY = Activation("identity", lambda x: x, 1.0, 0.0, lambda x: x)
+
+
+@functools.cache
+def function(activation: str | None, clamp: Clamp | None) -> Activation | None:
+    """What ends a GEMM: the activation, and then the clamp; None where there is neither.
+
+    The derivative of a clamp is 1 within its bounds, at them too, and 0 outside. NaN passes.
+    """
+    row = ACTIVATIONS[activation] if activation else None
+    if clamp is None:
+        return row
+    inner = row or _IDENTITY
+    low, high = clamp
+
+    def apply(x: jax.Array) -> jax.Array:
+        y = inner.apply(x)
+        y = y if low is None else jnp.where(y < low, jnp.asarray(low, y.dtype), y)
+        return y if high is None else jnp.where(y > high, jnp.asarray(high, y.dtype), y)
+
+    def mosaic(x: jax.Array) -> jax.Array:
+        assert inner.mosaic is not None
+        y = inner.mosaic(x)
+        y = y if low is None else jnp.maximum(y, low)
+        return y if high is None else jnp.minimum(y, high)
+
+    return dataclasses.replace(
+        inner,
+        name=f"{inner.name} in [{low}, {high}]",
+        apply=apply,
+        mosaic=None if inner.mosaic is None else mosaic,
+    )
 
 
 def scale(factor: jax.Array, x: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgemm import dtypes, epilogue
+from jaxgemm.epilogue import Clamp
 from jaxgemm.spec import GemmSpec
 
 
@@ -118,6 +119,7 @@ class Problem:
         kinds = f"{self.dtype('a')}·{self.dtype('b')}→{self.spec.out_dtype}"
         extras = [n for n in ("alpha", "c", "beta", "bias") if self.has(n)]
         extras += [self.spec.activation] if self.spec.activation else []
+        extras += [f"clamp{self.spec.clamp}"] if self.spec.clamp else []
         extras += ["gated"] if self.spec.gated else []
         extras += ["preactivation"] if self.spec.save_preactivation else []
         tail = " + " + ", ".join(extras) if extras else ""
@@ -227,6 +229,38 @@ def check_integer_activation(activation: str | None) -> None:
             f"activation: {activation!r} has no integer form; for integer operands it should be"
             f" None or one of {_list(known)}"
         )
+
+
+def check_clamp(clamp: Any) -> Clamp | None:
+    """The bounds as Python numbers; None if there are none.
+
+    Raises:
+      TypeError: not a pair of numbers or None.
+      ValueError: bounds that no number lies between.
+    """
+    if clamp is None:
+        return None
+    expected = "it should be (low, high), each a number that is known now or None"
+    if not isinstance(clamp, tuple | list) or len(clamp) != 2:
+        raise TypeError(f"clamp: is {clamp!r}; {expected}")
+    for bound in clamp:
+        if not isinstance(bound, int | float | np.integer | np.floating | None):
+            raise TypeError(f"clamp: has {bound!r}; {expected}")
+    low, high = (None if bound is None else float(bound) for bound in clamp)
+    if low is None and high is None:
+        return None
+    if not (-math.inf if low is None else low) <= (math.inf if high is None else high):
+        raise ValueError(f"clamp: is ({low}, {high}); low should be at most high, and neither NaN")
+    return low, high
+
+
+def check_integer_clamp(clamp: Clamp | None) -> None:
+    """Raises unless the bounds are integers that int32 has."""
+    for bound in clamp or ():
+        if bound is not None and not (bound.is_integer() and -(2**31) <= bound < 2**31):
+            raise ValueError(
+                f"clamp: has {bound}; for integer operands it should be an integer of 32 bits"
+            )
 
 
 def check_rank(name: str, x: Any, dims: str, *, exact: bool = False) -> None:

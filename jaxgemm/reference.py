@@ -56,11 +56,11 @@ def finish(spec: GemmSpec, products: list[jax.Array], operands: Operands) -> tup
     """The outputs, given a·b (and a·b_up) in the accumulator dtype: the epilogue of every spec."""
     saved = [_preactivation(spec, product, operands) for product in products]
     d = saved[0]
-    if spec.activation is not None:
-        d = epilogue.ACTIVATIONS[spec.activation].apply(d)
+    if spec.function is not None:
+        d = spec.function.apply(d)
     if spec.gated:
         d = d * saved[1]
-    if spec.ragged == "m" and spec.activation is not None:
+    if spec.ragged == "m" and spec.function is not None:
         _, valid = rows_of_groups(*group_bounds(operands, d.shape[-2]), d.shape[-2])
         d = jnp.where(valid[:, None], d, 0)
     d = d.astype(spec.out_dtype)

@@ -1,7 +1,8 @@
 """`GemmSpec`: what a GEMM means, without sizes; and the algebra that transforms need.
 
 A spec reads like an einsum. Every operand has a tuple of labels, one a dimension: first the batch
-axes it has ("b0", "b1", …), then its own ("m", "k" …). With no ragged dimension
+axes it has ("b0", "b1", …), then its own ("m", "k" …). With act an activation, a clamp, one after
+the other or neither, and with no ragged dimension
 
     d[b…, m, n] = act(alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n] + bias[b…, n])
 
@@ -20,6 +21,9 @@ import dataclasses
 from typing import Literal
 
 import numpy as np
+
+from jaxgemm import epilogue
+from jaxgemm.epilogue import Activation, Clamp
 
 # The order in which the primitive takes its operands.
 OPERAND_ORDER = (
@@ -52,6 +56,7 @@ class GemmSpec:
       batch: for each batch axis, outermost first, the sorted names of the operands (and "d")
         that have it. An operand without an axis is shared along it and is never copied.
       activation: a name in `epilogue.ACTIVATIONS`, or None.
+      clamp: the bounds between which what the activation gives is kept, or None.
       save_preactivation: also return what the activation was applied to.
       batch_invariant: the bits of a row of d do not depend on the number of rows.
     """
@@ -65,6 +70,7 @@ class GemmSpec:
     ragged: Ragged | None = None
     batch: tuple[tuple[str, ...], ...] = ()
     activation: str | None = None
+    clamp: Clamp | None = None
     save_preactivation: bool = False
     batch_invariant: bool = False
 
@@ -72,6 +78,11 @@ class GemmSpec:
     def gated(self) -> bool:
         """Whether this is act(a·b) · (a·b_up)."""
         return "b_up" in self.operands
+
+    @property
+    def function(self) -> Activation | None:
+        """What is applied to the pre-activation: the activation and the clamp, as one function."""
+        return epilogue.function(self.activation, self.clamp)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -122,6 +133,7 @@ class GemmSpec:
             out_dtype=out_dtype,
             residual_dtype=out_dtype,
             activation=None,
+            clamp=None,
             save_preactivation=False,
         )
 

@@ -21,6 +21,8 @@ _TEXTS = {
     " float32, bfloat16, float16",
     "activation": "is unknown; it should be None or one of relu, gelu, gelu_exact, silu, sigmoid,"
     " tanh, relu2",
+    "clamp": "it should be (low, high), each a number that is known now or None",
+    "whole": "for integer operands it should be an integer of 32 bits",
     "integer_form": "has no integer form; for integer operands it should be None or one of relu,"
     " relu2",
     "precision": "is not a precision; it should be None, a jax.lax.Precision, or one of 'default',"
@@ -188,6 +190,20 @@ ValueError gated_gemm(a, b, c, activation="glu")
     [2,3] [3,4] [3,4] | activation: 'glu' {activation}
 ValueError grouped_gemm(a, b, c, activation=1)
     [6,3] [2,3,4] i32[2] | activation: 1 {activation}
+TypeError gemm(a, b, clamp=6.0)
+    [2,3] [3,4] | clamp: is 6.0; {clamp}
+TypeError gemm(a, b, clamp=(0.0, 1.0, 2.0))
+    [2,3] [3,4] | clamp: is (0.0, 1.0, 2.0); {clamp}
+TypeError gemm(a, b, clamp=("0", 1))
+    [2,3] [3,4] | clamp: has '0'; {clamp}
+ValueError gemm(a, b, clamp=(1, 0))
+    [2,3] [3,4] | clamp: is (1.0, 0.0); low should be at most high, and neither NaN
+ValueError grouped_gemm(a, b, c, clamp=(float("nan"), None))
+    [6,3] [2,3,4] i32[2] | clamp: is (nan, None); low should be at most high, and neither NaN
+ValueError gemm(a, b, clamp=(0, 1.5))
+    i8[2,3] i8[3,4] | clamp: has 1.5; {whole}
+ValueError gemm(a, b, clamp=(None, 2**31))
+    i8[2,3] i8[3,4] | clamp: has 2147483648.0; {whole}
 ValueError gemm(a, b, autodiff="fwd")
     [2,3] [3,4] | autodiff: 'fwd' is unknown; it should be 'vjp' or 'jvp'
 ValueError grouped_gemm(a, b, c, autodiff=None)

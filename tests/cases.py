@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxgemm
+from jaxgemm.epilogue import Clamp
 from tests import oracle
 
 
@@ -28,6 +29,7 @@ class Case:
       bias: whether there is one.
       alpha, beta: scalars.
       activation: its name.
+      clamp: its bounds.
       addend: the dtype of c and bias.
       batch: (leading axes of a, leading axes of b).
       data: "normal", "positive", "cancelling" or "integer".
@@ -45,6 +47,7 @@ class Case:
     alpha: float = 1
     beta: float | None = None
     activation: str | None = None
+    clamp: Clamp | None = None
     addend: str = "float32"
     batch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     data: str = "normal"
@@ -98,6 +101,7 @@ class Case:
             "alpha": self.alpha,
             "beta": self.beta,
             "activation": self.activation,
+            "clamp": self.clamp,
             "transpose_a": self.layout[0] == "T",
             "transpose_b": self.layout[1] == "T",
         }
@@ -159,6 +163,7 @@ DTYPES = [
     *(Case(17, 9, 40, a="int8", b="int8", out=o) for o in (None, "float32", "bfloat16")),
     Case(17, 9, 40, a="int8", b="int8", c="full", bias=True, alpha=2, beta=-3, addend="int32"),
     Case(17, 9, 40, a="int8", b="int8", bias=True, activation="relu", addend="int8"),
+    Case(17, 9, 40, a="int8", b="int8", bias=True, clamp=(-20_000, 30_000), addend="int8"),
 ]
 EPILOGUES = [
     Case(12, 10, 30, c=c, bias=bias, alpha=alpha, beta=beta)
@@ -170,6 +175,11 @@ ACTIVATIONS = [
     Case(12, 10, 30, a=d, b=d, **_EVERYTHING, activation=act, addend=d)
     for d in ("float32", "bfloat16")
     for act in ("relu", "gelu", "gelu_exact", "silu", "sigmoid", "tanh", "relu2")
+]
+CLAMPS = [
+    Case(12, 10, 30, a=d, b=d, **_EVERYTHING, activation=act, clamp=clamp, addend=d)
+    for d in ("float32", "bfloat16")
+    for act, clamp in [(None, (-1.5, 2.25)), ("relu", (None, 6.0)), ("silu", (0.25, 1.0))]
 ]
 BATCHES = [
     Case(4, 5, 6, batch=batch, **_EVERYTHING)
@@ -185,7 +195,7 @@ DATA = [
     for k in (64, 4096)
 ]
 CASES = [
-    *SIZES, *EMPTY_K, *LAYOUTS, *DTYPES, *EPILOGUES, *ACTIVATIONS, *BATCHES, *DATA,
+    *SIZES, *EMPTY_K, *LAYOUTS, *DTYPES, *EPILOGUES, *ACTIVATIONS, *CLAMPS, *BATCHES, *DATA,
 ]  # fmt: skip
 
 
@@ -203,9 +213,11 @@ class GroupedCase:
     transpose_rhs: bool = False
     bias: bool = False
     activation: str | None = None
+    clamp: Clamp | None = None
 
     def __str__(self) -> str:
         extras = [self.a, self.b, self.out, self.activation]
+        extras += [str(self.clamp)] if self.clamp else []
         flags = [n for n in ("transpose_rhs", "bias") if getattr(self, n)]
         return " ".join([f"{self.m}x{self.n}x{self.k} {self.sizes}", *filter(None, extras), *flags])
 
@@ -226,7 +238,11 @@ class GroupedCase:
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments that the oracle shares."""
-        return {"transpose_rhs": self.transpose_rhs, "activation": self.activation}
+        return {
+            "transpose_rhs": self.transpose_rhs,
+            "activation": self.activation,
+            "clamp": self.clamp,
+        }
 
     def run(self, operands: dict[str, jax.Array]) -> jax.Array:
         """The call."""
@@ -245,6 +261,7 @@ GROUPED = [
     GroupedCase(40, 6, 8, (10, 0, 25, 3), a="bfloat16", b="float32", out="bfloat16"),
     GroupedCase(40, 6, 8, (10, 0, 25, 3), a="float16", b="float16", out="float32"),
     GroupedCase(40, 6, 8, (40,), bias=True, activation="sigmoid"),
+    GroupedCase(50, 6, 8, (20, 20), bias=True, activation="silu", clamp=(0.25, 1.0)),
     GroupedCase(40, 6, 8, (0, 0, 0)),
     GroupedCase(40, 6, 8, (0, 0, 40)),
     GroupedCase(40, 6, 8, (30, 30, 30), bias=True),

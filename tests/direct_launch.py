@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
+from jaxgemm.ffi_kernels import call
 from jaxgemm.problem import Problem
 
 _GUARD_BYTES = 4096
@@ -42,6 +43,7 @@ class GemmParams(ctypes.Structure):
         ("num_batch_axes", ctypes.c_int32),
         ("batch_sizes", ctypes.c_int32 * 4),
         *((name, ctypes.c_int32) for name in ("a_major", "b_major", "activation")),
+        *((name, ctypes.c_float) for name in ("clamp_low", "clamp_high")),
         *((name, Tensor) for name in _NAMES),
         ("workspace", ctypes.c_void_p),
         ("workspace_bytes", ctypes.c_int64),
@@ -59,6 +61,7 @@ def _params(
     # 1 is Major::kK.
     params.a_major, params.b_major = spec.a_contract, spec.b_contract
     params.activation = _ACTIVATIONS[spec.activation]
+    params.clamp_low, params.clamp_high = call.bounds(spec.clamp)
     for name in (*spec.operands, *spec.outputs):
         shape = problem.shape(name)
         row_stride = shape[-1] if len(shape) == 2 else 0

@@ -50,10 +50,8 @@ def answers(
     z = np.broadcast_to(z, problem.shape("d"))
     units = 4 * math.sqrt(max(1, problem.k)) * 2.0**-24 + 2 * u_mul
     slack = np.broadcast_to(units * size, z.shape)
-    d = oracle.ACTIVATIONS[spec.activation][0](z)
-    slope = oracle.slope(spec.activation, z[np.isfinite(z)])
-    curved = spec.activation not in (None, "relu", "relu2")
-    d_slack = slope * slack + (u_curved * np.abs(d) if curved else 0.0)
+    d, d_slack = oracle.activated(spec.activation, z, slack, u_curved / 4)
+    d, d_slack = oracle.clamped(d, d_slack, spec.clamp)
     found = {
         "d": oracle.Answer(d, d_slack, z, slack),
         "z": oracle.Answer(z, slack, z, slack),

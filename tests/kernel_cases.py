@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxgemm.epilogue import Clamp
 from jaxgemm.problem import Problem
 from jaxgemm.spec import OPERAND_ORDER, GemmSpec
 
@@ -27,6 +28,7 @@ class KernelCase:
       scalars: the first values of alpha and beta.
       batch: for each axis its size and the names, with spaces, of those that have it.
       activation: its name.
+      clamp: its bounds.
       save: whether z is an output.
       precision: of float32 operands.
       nan_c: whether c is NaN everywhere.
@@ -44,6 +46,7 @@ class KernelCase:
     scalars: tuple[float, float] = (0.75, -1.5)
     batch: tuple[tuple[int, str], ...] = ()
     activation: str | None = None
+    clamp: Clamp | None = None
     save: bool = False
     precision: str = "default"
     nan_c: bool = False
@@ -60,6 +63,7 @@ class KernelCase:
             precision=self.precision,
             batch=tuple(tuple(sorted(names.split())) for _, names in self.batch),
             activation=self.activation,
+            clamp=self.clamp,
             save_preactivation=self.save,
         )
         sizes = {"m": self.m, "n": self.n, "k": self.k}
@@ -105,7 +109,9 @@ SMALL_CASES = {
     "k_tail": KernelCase(k=336, layout="TN"),
     "m_tail": KernelCase(m=136),
     "n_tail": KernelCase(n=192, layout="NT"),
-    "all_tails": KernelCase(m=136, n=176, k=80, extras=EXTRAS, activation="gelu"),
+    "all_tails": KernelCase(
+        m=136, n=176, k=80, extras=EXTRAS, activation="gelu", clamp=(-0.125, 6.0)
+    ),
     "one_row": KernelCase(m=1, n=64),
     "less_than_an_atom": KernelCase(m=4, n=40, k=24, layout="NT"),
     "narrow": KernelCase(m=128, n=32, k=192, extras=("bias",)),
@@ -121,6 +127,11 @@ SMALL_CASES = {
     "bias_relu": KernelCase(extras=("bias",), activation="relu"),
     "bias_gelu": KernelCase(extras=("bias",), activation="gelu", n=192),
     "silu": KernelCase(activation="silu", out="float32"),
+    "clamp": KernelCase(clamp=(-2.5, 6.0)),
+    "nan_is_not_clamped": KernelCase(extras=("c",), nan_c=True, clamp=(0.0, 1.0)),
+    "relu_and_clamp": KernelCase(
+        m=136, n=176, k=80, extras=("bias",), activation="relu", clamp=(None, 6.0), save=True
+    ),
     "tanh": KernelCase(activation="tanh"),
     "gelu_exact": KernelCase(activation="gelu_exact", out="float32"),
     "preactivation": KernelCase(extras=("bias",), activation="silu", save=True),
@@ -163,6 +174,7 @@ ODD_CASES = {
         m=33, n=17, k=19, layout="TN", batch=((3, "a b c d"), (2, "b d")), extras=("c",)
     ),
     "one_element": KernelCase(m=1, n=1, k=1),
+    "odd_clamp": KernelCase(m=33, n=35, k=37, activation="silu", clamp=(0.5, None), out="float32"),
     "empty_k": KernelCase(k=0, extras=("c", "bias"), activation="sigmoid"),
     "empty_m": KernelCase(m=0),
     "empty_batch": KernelCase(m=8, n=8, batch=((0, "a d"),)),

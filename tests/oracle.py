@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgemm import dtypes, epilogue
+from jaxgemm.epilogue import Clamp
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -131,6 +132,7 @@ def gemm(
     beta: Any = None,
     bias: Any = None,
     activation: str | None = None,
+    clamp: Clamp | None = None,
     transpose_a: bool = False,
     transpose_b: bool = False,
     u_mul: float = 0.0,
@@ -151,13 +153,36 @@ def gemm(
         if bias is not None:
             z, size = z + f64(bias), size + np.abs(f64(bias))
         z_slack = (4 * math.sqrt(max(k, 1)) * unit + 2 * u_mul) * size
+    value, slack = activated(activation, z, z_slack, unit)
+    return Answer(*clamped(value, slack, clamp), z, z_slack)
+
+
+def activated(
+    activation: str | None, z: np.ndarray, z_slack: np.ndarray, unit: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """act(z) for z with this bound on its error, and the bound on that of act(z)."""
+    with np.errstate(invalid="ignore", over="ignore"):
         value = ACTIVATIONS[activation][0](z)
-    finite = z[np.isfinite(z)]
-    slack = slope(activation, finite) * z_slack
-    if activation not in (None, "relu", "relu2"):
-        with np.errstate(invalid="ignore"):
+        slack = slope(activation, z[np.isfinite(z)]) * z_slack
+        if activation not in (None, "relu", "relu2"):
             slack = slack + 4 * unit * np.abs(value)
-    return Answer(value, slack, z, z_slack)
+    return value, slack
+
+
+def clamped(
+    value: np.ndarray, slack: np.ndarray, clamp: Clamp | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """A value with this bound on its error, clamped: far outside the bounds there is none."""
+    inside = clip(value, clamp)
+    with np.errstate(invalid="ignore"):
+        return inside, np.where(np.abs(inside - value) > slack, 0, slack)
+
+
+def clip(x: np.ndarray, clamp: Clamp | None) -> np.ndarray:
+    """x between two bounds, either of which may be None; NaN stay."""
+    low, high = clamp or (None, None)
+    x = x if low is None else np.where(x < low, low, x)
+    return x if high is None else np.where(x > high, high, x)
 
 
 def gated(x: Any, w_gate: Any, w_up: Any, *, activation: str | None = "silu") -> Answer:
@@ -177,6 +202,7 @@ def grouped(
     *,
     bias: Any = None,
     activation: str | None = None,
+    clamp: Clamp | None = None,
     transpose_rhs: bool = False,
 ) -> Answer:
     """The answer of `jaxgemm.grouped_gemm`, group by group."""
@@ -188,6 +214,7 @@ def grouped(
             rhs[g],
             bias=None if bias is None else bias[g],
             activation=activation,
+            clamp=clamp,
             transpose_b=transpose_rhs,
         )
         for field in dataclasses.fields(Answer):

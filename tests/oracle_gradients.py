@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxgemm import dtypes, epilogue
+from jaxgemm.epilogue import Clamp
 from tests import oracle
 from tests.oracle import Answer, f64
 
@@ -33,21 +34,34 @@ def _answer(
 
 
 def preactivation_cotangent(
-    answer: Answer, cotangent: np.ndarray, activation: str | None, residual: Any, unit: float
+    answer: Answer,
+    cotangent: np.ndarray,
+    activation: str | None,
+    clamp: Clamp | None,
+    residual: Any,
+    unit: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """z̄ and the bound on its error."""
-    if activation is None:
+    if activation is None and clamp is None:
         return cotangent, np.zeros_like(cotangent)
     z_bar = cotangent * oracle.ACTIVATIONS[activation][1](answer.z)
     u = oracle.roundoff(residual)
     z_error = u * np.abs(answer.z) + answer.z_slack
-    row = epilogue.ACTIVATIONS[activation]
+    curvature = epilogue.ACTIVATIONS[activation].curvature if activation else 0.0
     if activation == "relu":
         # The derivative jumps at 0: an element whose z may have either sign may be either.
         undecided = np.abs(answer.z) <= z_error
         error = np.abs(cotangent) * undecided
     else:
-        error = np.abs(cotangent) * row.curvature * z_error
+        error = np.abs(cotangent) * curvature * z_error
+    inner, inner_error = oracle.activated(activation, answer.z, z_error, unit)
+    if clamp is not None:
+        z_bar = z_bar * (oracle.clip(inner, clamp) == inner)
+    for bound in clamp or ():
+        if bound is not None:
+            # It jumps at the bounds of a clamp, too.
+            undecided = np.abs(inner - bound) <= inner_error
+            error = error + np.abs(cotangent) * oracle.slope(activation, answer.z) * undecided
     # act' itself is evaluated in the accumulator, to a few units of its largest value.
     error = error + 16 * unit * np.abs(cotangent) * oracle.slope(activation, answer.z)
     return z_bar, error + (1.01 * u) * (np.abs(z_bar) + error)
@@ -64,7 +78,7 @@ def gemm(
     forward = oracle.gemm(a, b, c, bias=bias, **options)
     unit = oracle.accumulator_roundoff(a, b)
     z_bar, error = preactivation_cotangent(
-        forward, f64(cotangent), options["activation"], residual, unit
+        forward, f64(cotangent), options["activation"], options["clamp"], residual, unit
     )
     alpha, beta = float(options["alpha"]), options["beta"]
     left, right = f64(a), f64(b)
@@ -126,6 +140,7 @@ def grouped(
                 "alpha": 1,
                 "beta": None,
                 "activation": options["activation"],
+                "clamp": options["clamp"],
                 "transpose_a": False,
                 "transpose_b": options["transpose_rhs"],
             },

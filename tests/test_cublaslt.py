@@ -286,6 +286,7 @@ _DECLINED: dict[str, tuple[KernelCase, str]] = {
     "out": (SMALL_CASES["float16_to_bfloat16"], "d is bfloat16: for float16 the library writes"),
     "c": (SMALL_CASES["narrower_c"], "c is float16: the library needs float32"),
     "bias": (SMALL_CASES["wider_c_and_bias"], "c is float32"),
+    "clamp": (SMALL_CASES["clamp"], "clamp is given: the library has no such epilogue"),
     "silu": (SMALL_CASES["silu"], "activation is silu: the library has relu and gelu"),
     "z": (KernelCase(save=True), "saved for None"),
     "z_dtype": (

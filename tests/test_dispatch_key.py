@@ -38,6 +38,7 @@ CALLS: dict[Callable[..., Any], tuple[tuple[Any, ...], dict[str, dict[str, Any]]
             "beta": {"c": jnp.ones((8, 8)), "beta": 0.5},
             "bias": {"bias": jnp.ones(8)},
             "activation": {"activation": "gelu"},
+            "clamp": {"clamp": (0.0, 6.0)},
             "transpose_a": {"transpose_a": True},
             "transpose_b": {"transpose_b": True},
             "out_dtype": {"out_dtype": "float32"},
@@ -62,6 +63,7 @@ CALLS: dict[Callable[..., Any], tuple[tuple[Any, ...], dict[str, dict[str, Any]]
         {
             "bias": {"bias": jnp.ones((4, 8))},
             "activation": {"activation": "gelu"},
+            "clamp": {"clamp": (0.0, 6.0)},
             "transpose_rhs": {"transpose_rhs": True},
             "out_dtype": {"out_dtype": "float32"},
             "precision": {"precision": "highest"},
@@ -90,6 +92,7 @@ def test_calls_that_differ_in_one_argument_have_different_keys(
         extra = {"c row": {"c": jnp.ones((1, 8))}, "bias dtype": {"bias": jnp.ones(8, "bfloat16")}}
         extra |= {f"activation {x}": {"activation": x} for x in ("relu", "silu", "gelu_exact")}
         extra |= {"c bf16": {"c": jnp.ones((8, 8), "bfloat16")}, "high": {"precision": "high"}}
+        extra |= {f"clamp {x}": {"clamp": (x, None)} for x in (0.0, -1.0)}
         extra |= {"bias+relu": {"bias": jnp.ones(8), "activation": "relu"}}
         extra |= {"both": {"transpose_a": True, "transpose_b": True}}
         keys |= {name: _key(function, *operands, **kw) for name, kw in extra.items()}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxgemm import epilogue
-from jaxgemm.epilogue import ACTIVATIONS, INTEGER_ACTIVATIONS, Activation
+from jaxgemm.epilogue import ACTIVATIONS, INTEGER_ACTIVATIONS, Activation, Clamp
 from tests import oracle
 
 ROWS = list(ACTIVATIONS.values())
@@ -180,3 +180,40 @@ def test_preactivation_adds_the_terms_that_there_are(
     want = product * (2 if has_alpha else 1)
     want = want + {"neither": 0, "c": 5, "c and beta": -15, "c and beta = 0": 0}[c_and_beta]
     np.testing.assert_array_equal(np.asarray(result), want + (bias if has_bias else 0))
+
+
+@pytest.mark.parametrize("clamp", [(-1.0, 2.0), (None, 0.5), (0.5, None), (1.0, 1.0)])
+@pytest.mark.parametrize("name", [None, "relu", "silu"])
+def test_a_clamp_ends_every_form_of_the_function(name: str | None, clamp: Clamp) -> None:
+    row = epilogue.function(name, clamp)
+    assert row is not None
+    assert row.mosaic is not None
+    x = np.concatenate([GRID, [np.nan, 0.0]]).astype(np.float32)
+    inner = oracle.ACTIVATIONS[name][0](x.astype(np.float64))
+    want = oracle.clip(inner, clamp)
+    for form in (row.apply, row.mosaic):
+        got = _in_f32(form, x)
+        near = np.abs(got - want)[: GRID.size] <= _rounding(x, want)[: GRID.size]
+        assert near.all()
+        np.testing.assert_array_equal(got[GRID.size :], want[GRID.size :])
+    # Away from kinks the derivative is that of the function inside, and 0 outside.
+    slopes = _in_f32(lambda x: row.pullback(x, jnp.ones_like(x)), x[: GRID.size])
+    inside = (want == inner)[: GRID.size]
+    assert not slopes[~inside].any()
+    wanted = oracle.ACTIVATIONS[name][1](GRID)[inside & (GRID != 0)]
+    np.testing.assert_allclose(slopes[inside & (GRID != 0)], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_clamp_passes_gradients_at_its_bounds_and_keeps_integers() -> None:
+    row = epilogue.function(None, (-1.0, 2.0))
+    assert row is not None
+    x = jnp.array([-1.5, -1.0, 0.0, 2.0, 2.5])
+    assert row.pullback(x, jnp.ones(5)).tolist() == [0, 1, 1, 1, 0]
+    clamped = row.apply(jnp.array([-(2**31), -1, 2, 2**31 - 1], jnp.int32))
+    assert clamped.dtype == jnp.int32
+    assert clamped.tolist() == [-1, -1, 2, 2]
+
+
+def test_without_activation_and_clamp_nothing_is_applied() -> None:
+    assert epilogue.function(None, None) is None
+    assert epilogue.function("relu", None) is ACTIVATIONS["relu"]

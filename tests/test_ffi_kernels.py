@@ -103,6 +103,8 @@ _SMALL = KernelCase(m=6, n=7, k=5, extras=("bias",), batch=((2, "a d"),))
 _REFUSED = {
     "abi": ({"abi_version": np.int32(99)}, r"abi_version: got 99, expected \d"),
     "activation": ({"activation": "softmax"}, "activation: got 'softmax'"),
+    "clamp": ({"clamp": np.float32([2, 1])}, "clamp: expected two values of float32, the lower"),
+    "clamp_nan": ({"clamp": np.float32([np.nan, 1])}, "clamp: expected two values of float32"),
     "major": ({"a_major": "m"}, "a_major: got 'm', expected 'k' or 'mn'"),
     "role": ({"operands": "a b q"}, "operands: got 'q'"),
     "twice": ({"operands": "a b b"}, "each other name at most once"),
@@ -300,6 +302,7 @@ def test_hopper_kernel_asks_for_room_for_rows_that_tma_cannot_address(
         (KernelCase(out="float32"), False),
         (KernelCase(extras=("alpha",)), False),
         (KernelCase(activation="relu"), False),
+        (KernelCase(clamp=(None, 6.0)), False),
     ],
     ids=str,
 )

@@ -1,15 +1,19 @@
 """The gate: right results pass, and one wrong element does not."""
 
+import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+import jaxgemm
 from benchmarks import cases
 from benchmarks.variants import compiled
 from jaxgemm.tuning import gate
 from tests.benchmark_helpers import ROWS
+from tests.kernel_cases import KernelCase
 
 
 @pytest.mark.parametrize(
@@ -56,3 +60,21 @@ def test_the_gate_judges_gradients(name: str):
     for operand in gradients:
         wrong = {**gradients, operand: gradients[operand] * 1.5}
         assert gate.gradient_error(case.problem, operands, x["d_bar"], wrong) > 1
+
+
+def test_the_gate_judges_a_clamp():
+    case = KernelCase(m=40, n=24, k=32, extras=("bias",), activation="silu", clamp=(0.25, 1.0))
+    problem, operands = case.problem(), case.arrays()
+
+    def call(a: jax.Array, b: jax.Array, bias: jax.Array, **options: Any) -> jax.Array:
+        return jaxgemm.gemm(a, b, bias=bias, activation="silu", **options)
+
+    x = tuple(operands[name] for name in problem.spec.operands)
+    cotangent = jnp.ones(problem.shape("d"), problem.dtype("d"))
+    right = functools.partial(call, clamp=(0.25, 1.0))
+    for function, passes in ((right, True), (call, False)):
+        d, pull = jax.vjp(function, *x)
+        gradients = dict(zip(problem.spec.operands, pull(cotangent), strict=True))
+        assert (gate.error(problem, operands, d) <= 1) is passes
+        error = gate.gradient_error(problem, operands, cotangent, gradients)
+        assert (error <= 1) is passes

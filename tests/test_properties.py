@@ -19,6 +19,7 @@ from tests.cases import Case, GroupedCase
 FLOATS = ["float32", "bfloat16", "float16"]
 FP8 = ["float8_e4m3fn", "float8_e5m2"]
 LAYOUTS = ["NN", "NT", "TN", "TT"]
+CLAMPS = [None, None, None, (-1.0, 2.0), (0.0, 6.0), (None, 0.5), (-0.25, None)]
 ACTIVATIONS = [None, "relu", "gelu", "gelu_exact", "silu", "sigmoid", "tanh", "relu2"]
 BATCHES = [
     ((), ()), ((), ()), ((3,), ()), ((), (3,)), ((3,), (3,)), ((2, 1), (3,)), ((2, 3), (2, 1)),
@@ -65,6 +66,7 @@ def _float_cases(sizes: list[int]) -> st.SearchStrategy[Case]:
         alpha=st.sampled_from([1, 0, -0.75, 2.5]),
         beta=st.sampled_from([None, 0, 1, -0.5]),
         activation=st.sampled_from(ACTIVATIONS),
+        clamp=st.sampled_from(CLAMPS),
         addend=st.sampled_from(FLOATS + FP8),
         batch=st.sampled_from(BATCHES),
         data=st.sampled_from(["normal", "positive", "cancelling"]),
@@ -87,6 +89,7 @@ def _integer_cases(sizes: list[int]) -> st.SearchStrategy[Case]:
         alpha=st.sampled_from([1, 0, -3]),
         beta=st.sampled_from([None, 0, 1, 5]),
         activation=st.sampled_from([None, "relu"]),
+        clamp=st.sampled_from([None, None, (-7, 900), (0, None)]),
         addend=st.sampled_from(["int8", "int16", "int32"]),
         batch=st.sampled_from(BATCHES),
     ).map(_without_lone_beta)
@@ -150,6 +153,7 @@ def _grouped_cases(sizes: list[int], rows: list[int]) -> st.SearchStrategy[Group
         transpose_rhs=st.booleans(),
         bias=st.booleans(),
         activation=st.sampled_from(ACTIVATIONS),
+        clamp=st.sampled_from(CLAMPS),
     )
     integers = st.builds(
         GroupedCase,

@@ -87,6 +87,7 @@ SPEC_CHANGES: dict[str, Any] = {
     "ragged": "m",
     "batch": (("a", "b", "d"),),
     "activation": "silu",
+    "clamp": (None, 6.0),
     "save_preactivation": False,
     "batch_invariant": True,
 }

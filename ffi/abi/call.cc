@@ -216,6 +216,8 @@ class BufferReader {
     params.a_major = call_.a_major;
     params.b_major = call_.b_major;
     params.activation = call_.activation;
+    params.clamp_low = call_.clamp[0];
+    params.clamp_high = call_.clamp[1];
     params.a = Get(Role::kA);
     params.b = Get(Role::kB);
     params.c = Get(Role::kC);
@@ -304,6 +306,12 @@ ffi::ErrorOr<std::unique_ptr<Call>> DecodeCall(ffi::Dictionary attributes) {
   if (knobs.has_error() || knobs->size() > kMaxKnobs) {
     return Invalid("knobs: expected at most ", kMaxKnobs, " values of int32");
   }
+  const ffi::ErrorOr<ffi::Span<const float>> clamp =
+      attributes.get<ffi::Span<const float>>("clamp");
+  // Written so that NaN is refused.
+  if (clamp.has_error() || clamp->size() != 2 || !((*clamp)[0] <= (*clamp)[1])) {
+    return Invalid("clamp: expected two values of float32, the lower one first");
+  }
   auto operands = ParseRoles("operands", texts[1]);
   auto outputs = ParseRoles("outputs", texts[2]);
   auto batch = ParseBatch(texts[3]);
@@ -328,6 +336,7 @@ ffi::ErrorOr<std::unique_ptr<Call>> DecodeCall(ffi::Dictionary attributes) {
   call->a_major = *a_major;
   call->b_major = *b_major;
   call->activation = *activation;
+  std::copy(clamp->begin(), clamp->end(), call->clamp.begin());
   call->knobs.assign(knobs->begin(), knobs->end());
   ffi::Error roles = CheckRoles(*call);
   if (roles.failure()) {

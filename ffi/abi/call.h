@@ -1,6 +1,7 @@
 // From XLA's buffers and attributes to GemmParams, with every check in one place.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,6 +32,8 @@ struct Call {
   Major a_major = Major::kK;
   Major b_major = Major::kMN;
   Activation activation = Activation::kNone;
+  // Its lower and upper bound.
+  std::array<float, 2> clamp = {};
   std::vector<int32_t> knobs;
 };
 

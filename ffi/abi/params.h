@@ -1,6 +1,7 @@
 // One GEMM as plain data: what handlers decode from XLA's buffers and every kernel is given.
 //
-//     d[b…, m, n] = act(alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n] + bias[b…, n])
+//     z[b…, m, n] = alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n] + bias[b…, n]
+//     d[b…, m, n] = clamp(act(z[b…, m, n]))
 //
 // No XLA header and no CUDA header: the CPU handler and device code read the same struct.
 #pragma once
@@ -11,7 +12,7 @@ namespace jaxgemm {
 
 // Raised whenever this file changes, or the attributes of a call, or what a kernel expects of its
 // knobs and its workspace. ABI_VERSION in jaxgemm/ffi_kernels/library.py is the same number.
-inline constexpr int32_t kAbiVersion = 2;
+inline constexpr int32_t kAbiVersion = 3;
 inline constexpr int kMaxBatchAxes = 4;
 inline constexpr int kMaxKnobs = 8;
 
@@ -57,6 +58,9 @@ struct GemmParams {
   // kK: stored as (n, k); kMN: stored as (k, n).
   Major b_major;
   Activation activation;
+  // Between which the result is kept; infinite where there is no bound.
+  float clamp_low;
+  float clamp_high;
 
   Tensor a;
   Tensor b;

@@ -1,6 +1,7 @@
 #include "cublaslt/product.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 namespace jaxgemm::cublaslt {
@@ -136,6 +137,9 @@ std::string Describe(const GemmParams& params, const Batch& batch, int device, P
   }
   if ((params.alpha.data == nullptr) != (params.beta.data == nullptr)) {
     return "alpha and beta: expected both or neither";
+  }
+  if (std::isfinite(params.clamp_low) || std::isfinite(params.clamp_high)) {
+    return "clamp: the library has no such epilogue";
   }
   const std::optional<uint32_t> epilogue = FindEpilogue(params);
   if (!epilogue.has_value()) {

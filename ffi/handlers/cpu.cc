@@ -107,7 +107,7 @@ void ComputeMatrix(const GemmParams& params, const BatchPlace& batch) {
       if (params.z.data != nullptr) {
         Store(params.z, index, z);
       }
-      Store(params.d, index, Activate(params.activation, z));
+      Store(params.d, index, Finish(params, z));
     }
   }
 }

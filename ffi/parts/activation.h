@@ -1,4 +1,4 @@
-// The activations of jaxgemm/epilogue.py, on float32. NaN passes through all of them.
+// The activations and the clamp of jaxgemm/epilogue.py, on float32. NaN passes through all of them.
 //
 // On a device they are written with ex2 and rcp, one instruction each, good to two units in the
 // last place: expf and a division take two dozen. erfc is the polynomial whose constants and error
@@ -82,6 +82,20 @@ JAXGEMM_HOST_DEVICE float Activate(Activation activation, float x) {
       return Relu(x) * Relu(x);
   }
   return x;
+}
+
+// Between the bounds, which may be infinite. A comparison with NaN keeps it.
+JAXGEMM_HOST_DEVICE float Clamp(const GemmParams& params, float x) {
+  return x < params.clamp_low ? params.clamp_low : x > params.clamp_high ? params.clamp_high : x;
+}
+
+// What ends a GEMM.
+JAXGEMM_HOST_DEVICE float Finish(const GemmParams& params, float z) {
+  return Clamp(params, Activate(params.activation, z));
+}
+
+JAXGEMM_HOST_DEVICE bool HasClamp(const GemmParams& params) {
+  return params.clamp_low > -INFINITY || params.clamp_high < INFINITY;
 }
 
 }  // namespace jaxgemm

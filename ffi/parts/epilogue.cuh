@@ -1,4 +1,4 @@
-// From the product to the outputs: z = alpha · product + beta · c + bias, d = act(z).
+// From the product to the outputs: z = alpha · product + beta · c + bias, d = clamp(act(z)).
 #pragma once
 
 #include "abi/params.h"
@@ -39,7 +39,7 @@ class Epilogue {
     if (params_.z.data != nullptr) {
       StoreElement(params_.z.data, params_.z.dtype, index, z);
     }
-    StoreElement(params_.d.data, params_.d.dtype, index, Activate(params_.activation, z));
+    StoreElement(params_.d.data, params_.d.dtype, index, Finish(params_, z));
   }
 
   // Writes four elements of a row, from a column that is a multiple of 4: at once where they are
@@ -67,9 +67,8 @@ class Epilogue {
     if (params_.z.data != nullptr) {
       StoreFour(params_.z.data, params_.z.dtype, index, z);
     }
-    const Activation activation = params_.activation;
-    const float4 d = make_float4(Activate(activation, z.x), Activate(activation, z.y),
-                                 Activate(activation, z.z), Activate(activation, z.w));
+    const float4 d = make_float4(Finish(params_, z.x), Finish(params_, z.y), Finish(params_, z.z),
+                                 Finish(params_, z.w));
     StoreFour(params_.d.data, params_.d.dtype, index, d);
   }
 

@@ -85,7 +85,7 @@ class WarpEpilogue {
       if (params_.z.data != nullptr) {
         StoreSlice(v, params_.z, z_map_, row, n_offset + slice_offset);
       }
-      ActivateAll(params_.activation, v);
+      FinishAll(params_, v);
       StoreSlice(v, params_.d, d_map_, row, n_offset + slice_offset);
     }
   }

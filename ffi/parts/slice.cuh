@@ -52,8 +52,8 @@ __device__ __forceinline__ void ActivateInTurns(float (&v)[kSliceValues]) {
 }
 
 // One switch for all values, so that the code of each activation is there once.
-__device__ __forceinline__ void ActivateAll(Activation activation, float (&v)[kSliceValues]) {
-  switch (activation) {
+__device__ __forceinline__ void FinishAll(const GemmParams& params, float (&v)[kSliceValues]) {
+  switch (params.activation) {
     case Activation::kNone:
       break;
     case Activation::kRelu:
@@ -77,6 +77,12 @@ __device__ __forceinline__ void ActivateAll(Activation activation, float (&v)[kS
     case Activation::kRelu2:
       ActivateAll<Activation::kRelu2>(v);
       break;
+  }
+  if (HasClamp(params)) {
+#pragma unroll
+    for (float& x : v) {
+      x = Clamp(params, x);
+    }
   }
 }
 

@@ -27,7 +27,7 @@ struct Sm90Plan {
 JAXGEMM_HOST_DEVICE bool IsPlainProduct(const GemmParams& params, DType dtype) {
   const bool adds = params.c.data != nullptr || params.bias.data != nullptr;
   return params.d.dtype == dtype && params.z.data == nullptr && params.alpha.data == nullptr &&
-         !adds && params.activation == Activation::kNone;
+         !adds && params.activation == Activation::kNone && !HasClamp(params);
 }
 
 // Fills the plan but for the order of tiles. Returns null, or what went wrong.

@@ -1,15 +1,23 @@
 """The binding: a `Problem` and its operands as a call of a target that XLA knows."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
+from jaxgemm.epilogue import Clamp
 from jaxgemm.ffi_kernels import library
 from jaxgemm.kernel import Operands
 from jaxgemm.problem import Problem
 
 _AXIS_NAMES = {"a": {1: "k", 0: "mn"}, "b": {0: "mn", 1: "k"}}
+
+
+def bounds(clamp: Clamp | None) -> tuple[float, float]:
+    """The bounds of a clamp, infinite where there is none."""
+    low, high = clamp or (None, None)
+    return -math.inf if low is None else low, math.inf if high is None else high
 
 
 def attributes(
@@ -30,6 +38,7 @@ def attributes(
         "a_major": _AXIS_NAMES["a"][spec.a_contract],
         "b_major": _AXIS_NAMES["b"][spec.b_contract],
         "activation": spec.activation or "",
+        "clamp": np.asarray(bounds(spec.clamp), np.float32),
         "knobs": np.asarray(knobs, np.int32),
     }
 

@@ -191,6 +191,8 @@ def _why_not_layout(problem: Problem) -> str | None:
 
 def _why_not_epilogue(problem: Problem) -> str | None:
     spec, dtype = problem.spec, problem.dtype("a").name
+    if spec.clamp is not None:
+        return "clamp is given: the library has no such epilogue"
     if spec.activation not in _ACTIVATIONS:
         return f"activation is {spec.activation}: the library has relu and gelu"
     if dtype in _PLAIN and (problem.has("bias") or spec.activation is not None):

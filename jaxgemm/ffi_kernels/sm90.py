@@ -94,7 +94,7 @@ def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
 def _is_plain(problem: Problem) -> bool:
     """As `LaunchSm90Dense` in ffi/kernels/sm90_dense.cuh asks of `only_plain` instances."""
     spec = problem.spec
-    is_product = spec.operands == ("a", "b") and spec.outputs == ("d",) and spec.activation is None
+    is_product = spec.operands == ("a", "b") and spec.outputs == ("d",) and spec.function is None
     same_dtype = problem.dtype("d") == problem.dtype("a")
     return is_product and same_dtype and realign.is_aligned(problem, "d")
 

@@ -34,20 +34,20 @@ def jvp(
     if not dots or dtypes.is_integer(operands["a"].dtype):
         out = list(bind(spec, policy, primals))
         return out, [ad.Zero.from_primal_value(x) for x in out]  # pyright: ignore
-    needs_z = spec.activation is not None or spec.gated or spec.save_preactivation
+    needs_z = spec.function is not None or spec.gated or spec.save_preactivation
     outputs = bind(spec.replace(save_preactivation=needs_z), policy, primals)
     out = list(outputs[: len(spec.outputs)])
     z_dot = preactivation_tangent(spec, policy, operands, dots, "b")
     acc = z_dot.dtype
     d_dot, z_dots = z_dot, [z_dot]
-    if spec.activation is not None:
+    if spec.function is not None:
         z = outputs[1].astype(acc)
-        d_dot = epilogue.ACTIVATIONS[spec.activation].pushforward(z, z_dot)
+        d_dot = spec.function.pushforward(z, z_dot)
     if spec.gated:
         z_up_dot = preactivation_tangent(spec, policy, operands, dots, "b_up")
         gate = outputs[1].astype(acc)
-        if spec.activation is not None:
-            gate = epilogue.ACTIVATIONS[spec.activation].apply(gate)
+        if spec.function is not None:
+            gate = spec.function.apply(gate)
         d_dot = d_dot * outputs[2].astype(acc) + gate * z_up_dot
         z_dots.append(z_up_dot)
     tangents_out = [d_dot, *(z_dots if spec.save_preactivation else ())]

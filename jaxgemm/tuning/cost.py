@@ -227,7 +227,7 @@ def _epilogue_us(problem: Problem, config: Any) -> float:
     if problem.has("c"):
         weight = _WAITED_C_WEIGHT if getattr(config, "waits_for_c", False) else _C_WEIGHT
         num_bytes += weight * problem.dtype("c").itemsize
-    if problem.spec.activation is not None:
+    if problem.spec.function is not None:
         num_bytes += _ACTIVATION_BYTES
     return _TILE_US + tile_m * tile_n * num_bytes * _EPILOGUE_US_PER_BYTE
 

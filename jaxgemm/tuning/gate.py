@@ -7,8 +7,9 @@ D = act(z) with z = alpha · A·B + beta · C + bias may differ from it, element
 
 with S = |alpha| |A|·|B| + |beta C| + |bias|, L the largest slope of act, and unit roundoffs of the
 output, the accumulator, and operands that are multiplied as TF32 (u_mul is 0 for others). A curved
-activation adds 4 u_acc |R|. A gradient is bounded as the product that it is, plus what z̄ carries:
-z̄ is computed from a z that was rounded to the residual dtype, and is rounded to it itself.
+activation adds 4 u_acc |R|, and a clamp leaves no error where R is far outside its bounds. A
+gradient is bounded as the product that it is, plus what z̄ carries: z̄ is computed from a z that was
+rounded to the residual dtype, and is rounded to it itself.
 
 The error over this bound is what `error` returns: more than 1 is wrong. A candidate that rounds on
 its way, as a chain of jnp operations does, is judged with `stepwise=True`, which allows for it.
@@ -100,6 +101,7 @@ def _exact(problem: Problem) -> GemmSpec:
         residual_dtype=acc,
         precision="highest",
         activation=None,
+        clamp=None,
         save_preactivation=False,
         batch_invariant=False,
     )
@@ -198,7 +200,7 @@ def _answer(
         slack = jnp.abs(value) * up_slack + slack * (jnp.abs(up) + up_slack)
         value = value * up
         slack = slack + 4 * _roundoff(problem.accumulator) * jnp.abs(value)
-    if problem.spec.ragged == "m" and problem.spec.activation is not None:
+    if problem.spec.ragged == "m" and problem.spec.function is not None:
         bounds = reference.group_bounds(operands, value.shape[0])
         _, valid = reference.rows_of_groups(*bounds, value.shape[0])
         value = jnp.where(valid[:, None], value, 0)
@@ -206,13 +208,24 @@ def _answer(
 
 
 def _activated(problem: Problem, z: jax.Array, slack: jax.Array) -> tuple[jax.Array, jax.Array]:
-    activation = problem.spec.activation
-    if activation is None:
+    spec = problem.spec
+    value, slack = _unclamped(spec, z, slack, _roundoff(problem.accumulator))
+    if spec.function is None or spec.clamp is None:
+        return value, slack
+    clamped = spec.function.apply(z)
+    return clamped, jnp.where(jnp.abs(clamped - value) > slack, 0, slack)
+
+
+def _unclamped(
+    spec: GemmSpec, z: jax.Array, slack: jax.Array, u_acc: float
+) -> tuple[jax.Array, jax.Array]:
+    """What the activation alone gives, and the bound on its error."""
+    if spec.activation is None:
         return z, slack
-    value = epilogue.ACTIVATIONS[activation].apply(z)
-    slack = _slope(activation, z) * slack
-    if activation not in ("relu", "relu2"):
-        slack = slack + 4 * _roundoff(problem.accumulator) * jnp.abs(value)
+    value = epilogue.ACTIVATIONS[spec.activation].apply(z)
+    slack = _slope(spec.activation, z) * slack
+    if spec.activation not in ("relu", "relu2"):
+        slack = slack + 4 * u_acc * jnp.abs(value)
     return value, slack
 
 
@@ -222,7 +235,7 @@ def _cotangents(
     """z̄ and the bound on its error for b and, if gated, for b_up."""
     spec = problem.spec
     d_bar = cotangent.astype(problem.accumulator)
-    if spec.activation is None and not spec.gated:
+    if spec.function is None and not spec.gated:
         return {"b": (d_bar, steps * jnp.abs(d_bar))}
     u_acc, u = _roundoff(problem.accumulator), _roundoff(spec.residual_dtype)
     saved = _preactivations(problem, operands, steps)
@@ -247,16 +260,20 @@ def _pulled_back(
     spec: GemmSpec, z: jax.Array, z_error: jax.Array, scale: jax.Array, u_acc: float
 ) -> tuple[jax.Array, jax.Array]:
     """scale · act'(z), and its error from that of z and of evaluating act'."""
-    if spec.activation is None:
+    if spec.function is None:
         return scale, jnp.zeros_like(scale)
-    row = epilogue.ACTIVATIONS[spec.activation]
+    slope = _slope(spec.activation, z)
+    moved = spec.function.curvature * z_error
+    # The derivative jumps at 0 of relu, and at the bounds of a clamp: an element that may be on
+    # either side may have either.
     if spec.activation == "relu":
-        # The derivative jumps at 0: an element whose z may have either sign may be either.
-        moved = (jnp.abs(z) <= z_error).astype(z.dtype)
-    else:
-        moved = row.curvature * z_error
-    error = jnp.abs(scale) * (moved + 16 * u_acc * _slope(spec.activation, z))
-    return row.pullback(z, scale), error
+        moved = moved + (jnp.abs(z) <= z_error)
+    inner, inner_error = _unclamped(spec, z, z_error, u_acc)
+    for bound in spec.clamp or ():
+        if bound is not None:
+            moved = moved + slope * (jnp.abs(inner - bound) <= inner_error)
+    error = jnp.abs(scale) * (moved + 16 * u_acc * slope)
+    return spec.function.pullback(z, scale), error
 
 
 def _gradient_errors(

@@ -298,6 +298,7 @@ def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem,
         operands=names,
         batch=batch,
         activation=None,
+        clamp=None,
         save_preactivation=False,
         out_dtype=spec.residual_dtype,
     )

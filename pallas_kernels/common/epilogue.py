@@ -58,9 +58,11 @@ def apply(
     # Mosaic has no select with a scalar predicate, so beta is spread out first.
     beta = None if scalars.beta is None else jnp.broadcast_to(scalars.beta, shape)
     saved = [epilogue.preactivation(x, scalars.alpha, c, beta, bias) for x in products]
-    name = problem.spec.activation
-    function = None if name is None else epilogue.ACTIVATIONS[name].mosaic
-    d = saved[0] if function is None else function(saved[0])
+    function = problem.spec.function
+    d = saved[0]
+    if function is not None:
+        assert function.mosaic is not None
+        d = function.mosaic(d)
     if problem.spec.gated:
         d = d * saved[1]
     return dict(zip(("d", "z", "z_up"), (d, *saved), strict=False))

@@ -43,10 +43,11 @@ def dtypes_are_not(problem: Problem, name: str, accepted: Sequence[str]) -> str 
 
 def has_unknown_activation(problem: Problem) -> str | None:
     """The activation has no form that Mosaic compiles."""
-    name = problem.spec.activation
-    if name is None or epilogue.ACTIVATIONS[name].mosaic is not None:
+    function = problem.spec.function
+    if function is None or function.mosaic is not None:
         return None
     known = [row.name for row in epilogue.ACTIVATIONS.values() if row.mosaic is not None]
+    name = problem.spec.activation
     return f"activation {name} cannot be compiled by Mosaic: it needs one of {', '.join(known)}"
 
 
