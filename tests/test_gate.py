@@ -34,17 +34,18 @@ def test_the_gate_lets_right_results_through_and_one_wrong_element_not(name: str
     operands = case.inputs("forward")[0]
     d = case.stored(jax.jit(cases.call(case))(operands))
     logical = case.logical(operands)
-    assert gate.error(case.problem, logical, d) <= 1
+    answer = gate.answer(case.problem, logical)
+    assert answer.error(d) <= 1
     wide = d.astype(jnp.float32)
     moved = jnp.max(jnp.abs(wide)) / 2
     wrong = wide.at[(0,) * d.ndim].add(moved).astype(d.dtype)
-    assert gate.error(case.problem, logical, wrong) > 1
+    assert answer.error(wrong) > 1
     if name == "smoke_bias_gelu":
-        assert gate.error(case.problem, logical, wrong, stepwise=True) > 1
+        assert answer.error(wrong, stepwise=True) > 1
     if jnp.issubdtype(d.dtype, jnp.floating):
         missing = d.at[(-1,) * d.ndim].set(jnp.nan)
-        assert gate.error(case.problem, logical, missing) == math.inf
-    assert gate.error(case.problem, logical, wide.astype(jnp.float16)) == math.inf
+        assert answer.error(missing) == math.inf
+    assert answer.error(wide.astype(jnp.float16)) == math.inf
 
 
 @pytest.mark.parametrize("name", ["smoke_odd_tn", "smoke_grad", "smoke_swiglu", "smoke_grouped"])
@@ -56,10 +57,10 @@ def test_the_gate_judges_gradients(name: str):
     assert d is None
     assert set(gradients) == set(case.differentiable)
     operands = {n: x[n] for n in case.problem.spec.operands}
-    assert gate.gradient_error(case.problem, operands, x["d_bar"], gradients) <= 1
-    for operand in gradients:
-        wrong = {**gradients, operand: gradients[operand] * 1.5}
-        assert gate.gradient_error(case.problem, operands, x["d_bar"], wrong) > 1
+    answers = gate.gradient_answers(case.problem, operands, x["d_bar"], gradients)
+    for operand, gradient in gradients.items():
+        assert answers[operand].error(gradient) <= 1
+        assert answers[operand].error(gradient * 1.5) > 1
 
 
 def test_the_gate_judges_a_clamp():
@@ -75,6 +76,7 @@ def test_the_gate_judges_a_clamp():
     for function, passes in ((right, True), (call, False)):
         d, pull = jax.vjp(function, *x)
         gradients = dict(zip(problem.spec.operands, pull(cotangent), strict=True))
-        assert (gate.error(problem, operands, d) <= 1) is passes
-        error = gate.gradient_error(problem, operands, cotangent, gradients)
-        assert (error <= 1) is passes
+        assert (gate.answer(problem, operands).error(d) <= 1) is passes
+        answers = gate.gradient_answers(problem, operands, cotangent, gradients)
+        errors = {n: answer.error(gradients[n]) for n, answer in answers.items()}
+        assert all((error <= 1) is passes for error in errors.values()), errors

@@ -11,18 +11,21 @@ activation adds 4 u_acc |R|, and a clamp leaves no error where R is far outside 
 gradient is bounded as the product that it is, plus what z̄ carries: z̄ is computed from a z that was
 rounded to the residual dtype, and is rounded to it itself.
 
-The error over this bound is what `error` returns: more than 1 is wrong. A candidate that rounds on
-its way, as a chain of jnp operations does, is judged with `stepwise=True`, which allows for it.
+`Answer.error` is the error over this bound: more than 1 is wrong. A candidate that rounds on its
+way, as a chain of jnp operations does, is judged with `stepwise=True`, which allows for it. An
+answer costs several products at full precision: it is worked out once, and many results are
+compared with it.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxgemm import dtypes, epilogue, reference
 from jaxgemm.problem import Problem
@@ -37,50 +40,40 @@ _STEPS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What d should be, to compare many results with.
+    """What d, or a gradient, should be.
 
     Attributes:
-      problem: it.
+      dtype: that of results.
       value: R, in the accumulator dtype.
-      slack: the bound of its error, but for the rounding to the dtype of d.
+      slack: the bound of its error, but for the rounding to the dtype of results.
+      stepwise_slack: the same for candidates that round on their way.
     """
 
-    problem: Problem
+    dtype: np.dtype
     value: jax.Array
     slack: jax.Array
+    stepwise_slack: jax.Array
 
-    def error(self, d: jax.Array) -> float:
+    def error(self, result: jax.Array, *, stepwise: bool = False) -> float:
         """The largest error of a result over its bound; infinite where NaN are out of place."""
-        if d.shape != self.problem.shape("d") or d.dtype != self.problem.dtype("d"):
+        if result.shape != self.value.shape or result.dtype != self.dtype:
             return math.inf
-        return float(jax.jit(_over_bound)(d, self.value, self.slack))
+        slack = self.stepwise_slack if stepwise else self.slack
+        return float(jax.jit(_over_bound)(result, self.value, slack))
 
 
-def answer(problem: Problem, operands: Arrays, *, stepwise: bool = False) -> Answer:
-    """The answer to a problem, and how far results may be from it."""
-    return Answer(problem, *_compiled(_answer)(problem, stepwise, dict(operands)))
+def answer(problem: Problem, operands: Arrays) -> Answer:
+    """What d should be, and how far results may be from it."""
+    return Answer(problem.dtype("d"), *_compiled(_answer)(problem, dict(operands)))
 
 
-def error(problem: Problem, operands: Arrays, d: jax.Array, *, stepwise: bool = False) -> float:
-    """The largest error of a result over its bound; infinite where NaN are out of place."""
-    return answer(problem, operands, stepwise=stepwise).error(d)
-
-
-def gradient_error(
-    problem: Problem,
-    operands: Arrays,
-    cotangent: jax.Array,
-    gradients: Arrays,
-    *,
-    stepwise: bool = False,
-) -> float:
-    """The largest error of the gradients for a, b, b_up and bias, those of them that are given."""
-    for name, gradient in gradients.items():
-        if gradient.shape != problem.shape(name) or gradient.dtype != problem.dtype(name):
-            return math.inf
-    arrays = (dict(operands), cotangent, dict(gradients))
-    errors = _compiled(_gradient_errors)(problem, stepwise, *arrays)
-    return max((float(x) for x in errors.values()), default=0.0)
+def gradient_answers(
+    problem: Problem, operands: Arrays, cotangent: jax.Array, names: Iterable[str]
+) -> dict[str, Answer]:
+    """What the gradients for operands should be, of a, b, b_up and bias those that are named."""
+    asked = (problem, tuple(names))
+    found = _compiled(_gradient_answers)(asked, dict(operands), cotangent)
+    return {name: Answer(problem.dtype(name), *parts) for name, parts in found.items()}
 
 
 @functools.cache
@@ -88,7 +81,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Under jit; on a GPU by cuBLAS as it is: the answer need not be tuned, only right."""
     options = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
     on_gpu = jax.default_backend() == "gpu"
-    return jax.jit(function, static_argnums=(0, 1), compiler_options=options if on_gpu else None)
+    return jax.jit(function, static_argnums=0, compiler_options=options if on_gpu else None)
 
 
 def _exact(problem: Problem) -> GemmSpec:
@@ -189,10 +182,20 @@ def _over_bound(got: jax.Array, want: jax.Array, slack: jax.Array) -> jax.Array:
     return jnp.max(over, initial=0.0)
 
 
-def _answer(
-    problem: Problem, stepwise: bool, operands: dict[str, jax.Array]
+# The value, the slack, and the stepwise slack.
+_Parts = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def _answer(problem: Problem, operands: dict[str, jax.Array]) -> _Parts:
+    value, slack = _bounded(problem, operands, 0.0)
+    steps = _STEPS * _roundoff(problem.dtype("d"))
+    return value, slack, _bounded(problem, operands, steps)[1]
+
+
+def _bounded(
+    problem: Problem, operands: dict[str, jax.Array], steps: float
 ) -> tuple[jax.Array, jax.Array]:
-    steps = _STEPS * _roundoff(problem.dtype("d")) if stepwise else 0.0
+    """d, and the bound on its error for candidates that round on their way by `steps`."""
     saved = _preactivations(problem, operands, steps)
     value, slack = _activated(problem, *saved[0])
     if problem.spec.gated:
@@ -276,18 +279,28 @@ def _pulled_back(
     return spec.function.pullback(z, scale), error
 
 
-def _gradient_errors(
+def _gradient_answers(
+    asked: tuple[Problem, tuple[str, ...]], operands: dict[str, jax.Array], cotangent: jax.Array
+) -> dict[str, _Parts]:
+    problem, names = asked
+    steps = _STEPS * _roundoff(problem.spec.residual_dtype)
+    strict = _bounded_gradients(problem, names, operands, cotangent, 0.0)
+    stepwise = _bounded_gradients(problem, names, operands, cotangent, steps)
+    return {name: (*strict[name], stepwise[name][1]) for name in names}
+
+
+def _bounded_gradients(
     problem: Problem,
-    stepwise: bool,
+    names: tuple[str, ...],
     operands: dict[str, jax.Array],
     cotangent: jax.Array,
-    gradients: dict[str, jax.Array],
-) -> dict[str, jax.Array]:
-    steps = _STEPS * _roundoff(problem.spec.residual_dtype) if stepwise else 0.0
+    steps: float,
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Gradients, and the bounds on their errors for candidates that round by `steps`."""
     bars = _cotangents(problem, operands, cotangent, steps)
     wide = _wide(problem, operands)
-    errors = {}
-    for name, gradient in gradients.items():
+    found = {}
+    for name in names:
         if name == "bias":
             parts = [_bias(problem, wide, x) for x in (bars["b"][0], *map(jnp.abs, bars["b"]))]
         else:
@@ -298,10 +311,10 @@ def _gradient_errors(
             ]
             parts = [functools.reduce(jnp.add, column) for column in zip(*of_a, strict=True)]
         value, size, carried = parts
-        terms = max(1, cotangent.size * problem.k // max(1, gradient.size))
+        terms = max(1, cotangent.size * problem.k // max(1, value.size))
         slack = carried + _units(problem, terms) * (size + carried) + steps * jnp.abs(value)
-        errors[name] = _over_bound(gradient, value, slack)
-    return errors
+        found[name] = (value, slack)
+    return found
 
 
 def _bias(problem: Problem, wide: Arrays, bar: jax.Array) -> jax.Array:
