@@ -35,11 +35,13 @@ class Results:
       name: the folder, such as "nvidia_h200".
       found: they.
       counted: records with counters instead of a time, in the same way.
+      repeated: records of `found` with those of an earlier run of the same commit.
     """
 
     name: str
     found: tuple[Record, ...]
     counted: tuple[Record, ...] = ()
+    repeated: tuple[tuple[Record, Record], ...] = ()
 
     def of_suite(self, suite: str, regime: str = "burst") -> dict[str, list[Record]]:
         """row → its records, in the order of the manifest, then those that it does not list."""
@@ -90,7 +92,14 @@ def load(folder: pathlib.Path) -> Results:
         tuple(record for record in latest.values() if record.status == status)
         for status in ("ok", "counted")
     )
-    return Results(folder.name, found, counted)
+    earlier = {
+        (*_measured_thing(r), r.impl, r.commit): r
+        for r in kept
+        if last_run[_measured_thing(r)] != _run(r)
+    }
+    pairs = ((r, earlier.get((*_measured_thing(r), r.impl, r.commit))) for r in found)
+    repeated = tuple((r, before) for r, before in pairs if before is not None)
+    return Results(folder.name, found, counted, repeated)
 
 
 def _measured_thing(record: Record) -> tuple[str, ...]:

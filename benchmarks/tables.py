@@ -1,6 +1,8 @@
 """Tables in Markdown, written between markers of a document and nowhere else."""
 
+import math
 import re
+import statistics
 from collections.abc import Callable, Sequence
 
 from benchmarks import ladder_tables, manifest, markdown, measured
@@ -50,7 +52,8 @@ def of_marker(name: str, devices: Sequence[Results]) -> str | None:
     if not (rows := found.of_suite(suite)):
         return None
     rows = {name: some for name, some in rows.items() if measured.ours(some)}
-    return f"{_table(rows, found.of_suite(suite, 'sustained'))}\n\n{_footnote(rows)}"
+    table = _table(rows, found.of_suite(suite, "sustained"))
+    return f"{table}\n\n{_footnote(rows, _spread(rows, found))}"
 
 
 def _table(rows: dict[str, list[Record]], sustained: dict[str, list[Record]]) -> str:
@@ -127,7 +130,23 @@ def _each(values: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(x for x in values if x))
 
 
-def _footnote(rows: dict[str, list[Record]]) -> str:
+def _spread(rows: dict[str, list[Record]], found: Results) -> str:
+    """How well another run of the same commit gave the same ratios; "" where there is none."""
+    spread = [
+        abs(math.log(after.ratio / before.ratio))
+        for after, before in found.repeated
+        if after.row in rows and after.impl == "jaxgemm" and after.ratio and before.ratio
+    ]
+    if not spread:
+        return ""
+    middle, largest = (math.expm1(x) for x in (statistics.median(spread), max(spread)))
+    return (
+        f"Another run of the same commit gave {len(spread)} of these ratios again: they differ by"
+        f" {middle:.1%} in the median and by {largest:.1%} at most."
+    )
+
+
+def _footnote(rows: dict[str, list[Record]], spread: str = "") -> str:
     """Where, with what and how: everything that the numbers depend on, from the records."""
     every = [record for some in rows.values() for record in some]
     clocks = {r.clock for r in every}
@@ -160,5 +179,6 @@ def _footnote(rows: dict[str, list[Record]]) -> str:
         f"{versions}; commit {_each([r.commit for r in every])};"
         f" {_each([r.time[:10] for r in every])}.",
     ]
+    sentences[2:2] = [spread] if spread else []
     commands = "\n".join(f"`{c}`" for c in dict.fromkeys(r.command for r in every))
     return " ".join(sentences) + f" Made by\n{commands}\nand `python -m benchmarks.report`."

@@ -45,6 +45,21 @@ def _results(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+def test_tables_say_how_well_another_run_agrees(tmp_path: pathlib.Path):
+    path = tmp_path / "nvidia_h200" / "a.jsonl"
+    times = [f"2026-01-0{day}T00:00:00Z" for day in (1, 2, 3)]
+    runs = [("old", "first", 9.0), ("new", "second", 1.0), ("new", "third", 1.02)]
+    for time, (commit, command, ratio) in zip(times, runs, strict=True):
+        for impl in _PAIR:
+            fields = {"time": time, "commit": commit, "command": command, "ratio": ratio}
+            records.append(path, record_of(row="sq_4096_bf16", impl=impl, **fields))
+    found = measured.load(path.parent)
+    assert [(a.command, b.command) for a, b in found.repeated] == [("third", "second")] * 2
+    text = tables.of_marker("dense-h200", [found])
+    assert text is not None
+    assert "gave 1 of these ratios again: they differ by 2.0% in the median and by 2.0% at" in text
+
+
 def test_report_writes_between_its_markers_only(tmp_path: pathlib.Path):
     devices = report.load(_results(tmp_path / "results"))
     before = "# Title\n\n<!-- table:dense-h200 -->\nold\n<!-- end -->\n\ntext | <!-- end -->\n"
