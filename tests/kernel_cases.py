@@ -173,6 +173,8 @@ ODD_CASES = {
     "odd_batch": KernelCase(
         m=33, n=17, k=19, layout="TN", batch=((3, "a b c d"), (2, "b d")), extras=("c",)
     ),
+    # Behind the end of a row lies the NaN of the next.
+    "odd_special_values": KernelCase(m=67, n=61, k=35, layout="NT", specials=True),
     "one_element": KernelCase(m=1, n=1, k=1),
     "odd_clamp": KernelCase(m=33, n=35, k=37, activation="silu", clamp=(0.5, None), out="float32"),
     "empty_k": KernelCase(k=0, extras=("c", "bias"), activation="sigmoid"),

@@ -27,8 +27,8 @@ struct RealignTask {
   uint16_t* to;
   int64_t num_halves;
   int64_t row_halves;
-  // Units of a row of the copy, the last of which may end with elements of the next row. None where
-  // the operand needs no copy.
+  // Units of a row of the copy, the last of which is zero past the end of the row. None where the
+  // operand needs no copy.
   uint32_t units_per_row;
   uint32_t num_units;
 };
@@ -62,6 +62,14 @@ __device__ __forceinline__ uint4 LoadUnaligned(const RealignTask& task, int64_t 
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// The first `count` halves of a unit, and zeros.
+__device__ __forceinline__ uint4 FirstHalves(const uint4& unit, int64_t count) {
+  const auto word = [&](uint32_t bits, int first) {
+    return count > first + 1 ? bits : count > first ? bits & 0xffff : 0;
+  };
+  return make_uint4(word(unit.x, 0), word(unit.y, 2), word(unit.z, 4), word(unit.w, 6));
+}
+
 inline constexpr int kRealignThreads = 256;
 // Loads under way in a thread.
 inline constexpr int kRealignUnits = 4;
@@ -77,7 +85,8 @@ static __global__ __launch_bounds__(kRealignThreads) void RealignKernel(
     if (unit < task.num_units) {
       const uint32_t row = unit / task.units_per_row;
       const int64_t column = static_cast<int64_t>(unit - row * task.units_per_row) * kUnitHalves;
-      units[i] = LoadUnaligned(task, row * task.row_halves + column);
+      const uint4 unit = LoadUnaligned(task, row * task.row_halves + column);
+      units[i] = FirstHalves(unit, task.row_halves - column);
     }
   }
 #pragma unroll

@@ -36,27 +36,34 @@ class SwizzledTile {
   // `data` is the operand's matrix, `first` where the tile begins along outer, of `outer_size`.
   __device__ SwizzledTile(const void* data, int64_t row_stride, int first, int outer_size,
                           int k_size)
-      : data_(static_cast<const T*>(data)),
-        row_stride_(row_stride),
-        first_(first),
-        outer_size_(outer_size),
-        k_size_(k_size) {}
+      : row_stride_(row_stride),
+        outer_left_(outer_size - first),
+        k_size_(k_size),
+        row_(threadIdx.x / kChunksPerRow),
+        column_(threadIdx.x % kChunksPerRow * kChunkElements),
+        from_(static_cast<const T*>(data) +
+              (kIsKMajor ? (first + row_) * row_stride : first + row_ * row_stride) + column_) {}
 
-  // Starts copying the tile at depth `k` to `smem`. Outside the matrix it writes zeros.
-  __device__ void Start(int k, const char* smem) const {
+  // Starts copying the tile at depth `k` to `smem`. Outside the matrix it writes zeros and reads
+  // nothing: rows of memory are whole chunks, of which the last is zero past the end of the matrix
+  // (parts/realign.cuh). A thread copies the same chunk of every kRowsAtATime-th row, so that all
+  // that changes from one copy to the next is a pointer.
+  __device__ __forceinline__ void Start(int k, const char* smem) const {
     constexpr int kRowsAtATime = kNumThreads / kChunksPerRow;
-    static_assert(kOuter % kRowsAtATime == 0 && kOuter % kDepth == 0, "threads cover the tile");
-    const int chunk = threadIdx.x % kChunksPerRow;
+    constexpr int kRows = kIsKMajor ? kOuter : kDepth;
+    static_assert(kRows % kRowsAtATime == 0 && kRowsAtATime % 8 == 0, "and so the same place");
+    const int rows_left = (kIsKMajor ? outer_left_ : k_size_ - k) - row_;
+    const uint32_t to = SharedAddress(smem + Place(row_, column_ / kChunkElements));
 #pragma unroll
-    for (int i = 0; i < kOuter / kRowsAtATime; ++i) {
-      const int row = threadIdx.x / kChunksPerRow + i * kRowsAtATime;
-      const int contiguous = chunk * kChunkElements + (kIsKMajor ? k : first_ + Block(row));
-      const int strided = kIsKMajor ? first_ + row : k + row % kDepth;
-      const bool is_inside = strided < (kIsKMajor ? outer_size_ : k_size_);
-      const int left = is_inside ? (kIsKMajor ? k_size_ : outer_size_) - contiguous : 0;
-      const int count = min(max(left, 0), kChunkElements);
-      const T* from = count > 0 ? data_ + strided * row_stride_ + contiguous : data_;
-      CopyPartAsync(SharedAddress(smem + Place(row, chunk)), from, count * sizeof(T));
+    for (int block = 0; block < kOuter / kRows; ++block) {
+      const int left = (kIsKMajor ? k_size_ - k : outer_left_ - block * kRows) - column_;
+      const T* from = from_ + (kIsKMajor ? k : k * row_stride_ + block * kRows);
+#pragma unroll
+      for (int row = 0; row < kRows; row += kRowsAtATime) {
+        CopyAsync<kChunkBytes>(to + (block * kRows + row) * kTileRowBytes, from,
+                               left > 0 && row < rows_left);
+        from += kRowsAtATime * row_stride_;
+      }
     }
   }
 
@@ -108,11 +115,14 @@ class SwizzledTile {
            within % kChunkElements * static_cast<int>(sizeof(T));
   }
 
-  const T* const data_;
   const int64_t row_stride_;
-  const int first_;
-  const int outer_size_;
+  // What there is of the matrix from the tile on.
+  const int outer_left_;
   const int k_size_;
+  // What this thread copies first: a row of the tile in shared memory, and elements of it.
+  const int row_;
+  const int column_;
+  const T* const from_;
 };
 
 }  // namespace jaxgemm

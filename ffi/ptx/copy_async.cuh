@@ -10,23 +10,27 @@ namespace jaxgemm {
 template <int kBytes>
 __device__ __forceinline__ void CopyAsync(uint32_t address, const void* gmem, bool valid = true) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async copies 4, 8 or 16 bytes");
-  const int bytes = valid ? kBytes : 0;
+  // The predicate is `ignore-src`.
   if constexpr (kBytes == 16) {
     // .cg: past L1, which it would only pollute.
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(gmem),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "{\n"
+        ".reg .pred ignores;\n"
+        "setp.eq.s32 ignores, %2, 0;\n"
+        "cp.async.cg.shared.global [%0], [%1], 16, ignores;\n"
+        "}" ::"r"(address),
+        "l"(gmem), "r"(static_cast<int>(valid))
+        : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(gmem),
-                 "n"(kBytes), "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "{\n"
+        ".reg .pred ignores;\n"
+        "setp.eq.s32 ignores, %3, 0;\n"
+        "cp.async.ca.shared.global [%0], [%1], %2, ignores;\n"
+        "}" ::"r"(address),
+        "l"(gmem), "n"(kBytes), "r"(static_cast<int>(valid))
+        : "memory");
   }
-}
-
-// Copies the first `bytes` of 16 and writes zeros for the rest, which are not read.
-__device__ __forceinline__ void CopyPartAsync(uint32_t address, const void* gmem, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(gmem), "r"(bytes)
-               : "memory");
 }
 
 // Ends a group; empty groups are complete at once.
