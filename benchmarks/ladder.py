@@ -82,8 +82,17 @@ def _measured(rows: Sequence[Row], runner: Runner) -> Iterator[tuple[str, Iterab
         timed = [record for record in found if _belongs(record)]
         yield name, timed
         if _COUNTERS.value:
-            ok = [record for record in timed if record.status == "ok"]
-            yield f"{name}, counters", (_counted(row, record) for record in rungs.fastest(ok))
+            yield f"{name}, counters", _counters(row, timed)
+
+
+def _counters(row: Row, timed: Sequence[Record]) -> Iterator[Record]:
+    """The counters of the fastest forms; where there are none of the first, no others are tried."""
+    ok = [record for record in timed if record.status == "ok"]
+    for index, record in enumerate(rungs.fastest(ok)):
+        counted = _counted(row, record)
+        yield counted
+        if index == 0 and counted.status == "failed":
+            return
 
 
 def _belongs(record: Record) -> bool:

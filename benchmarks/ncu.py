@@ -38,6 +38,7 @@ _METRICS = {
     "launch__shared_mem_per_block": "smem_bytes",
 }
 _SECTOR_BYTES = 32
+_TIMEOUT_SECONDS = 300
 _SUMS = ("dram_bytes", "l2_bytes")
 _WHOLE = ("registers", "smem_bytes")
 
@@ -63,6 +64,7 @@ def counted(binary: str, wanted: str) -> dict[str, Any]:
 
     Raises:
       RuntimeError: the process fails.
+      TimeoutExpired: it takes longer than any counter is worth.
       ValueError: no kernel ran.
     """
     given = [flag for flag in sys.argv[1:] if not flag.startswith("--out=")]
@@ -77,6 +79,7 @@ def counted(binary: str, wanted: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         env=variables,
+        timeout=_TIMEOUT_SECONDS,
     )
     if run.returncode:
         raise RuntimeError((run.stderr or run.stdout).strip()[-300:])

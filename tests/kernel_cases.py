@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -157,6 +158,17 @@ SMALL_CASES = {
     ),
     "batch_of_different_axes": KernelCase(m=64, n=64, k=64, batch=((2, "a d"), (3, "b d"))),
 }
+
+
+def in_float32(cases: Mapping[str, KernelCase]) -> dict[str, KernelCase]:
+    """The cases of bfloat16 once more, in float32."""
+    return {
+        f"{name}-float32": dataclasses.replace(case, dtype="float32", out="float32", dtypes=())
+        for name, case in cases.items()
+        if case.dtype == "bfloat16"
+    }
+
+
 # On two SMs these take a whole number of waves of tiles with as many rows as they have, and more
 # waves of powers of two.
 FITTING_CASES = {

@@ -28,7 +28,7 @@ from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import cache, cost
 from tests import kernel_answers
-from tests.kernel_cases import EXTRAS, ODD_CASES, SMALL_CASES, KernelCase
+from tests.kernel_cases import EXTRAS, ODD_CASES, SMALL_CASES, KernelCase, in_float32
 
 _H200 = device.named("h200")
 
@@ -36,12 +36,7 @@ _H200 = device.named("h200")
 def _cases() -> dict[str, KernelCase]:
     """All cases that some kernel here may take, and each in float32."""
     known = {**SMALL_CASES, **ODD_CASES}
-    in_float32 = {
-        f"{name}-float32": dataclasses.replace(case, dtype="float32", out="float32", dtypes=())
-        for name, case in known.items()
-        if case.dtype == "bfloat16"
-    }
-    return {**known, **in_float32}
+    return {**known, **in_float32(known)}
 
 
 def _why_not(kernel: Kernel, problem: Problem) -> str | None:

@@ -1,7 +1,7 @@
 // Rung 5, cuda.warptiled: float32 without Tensor Cores, as fast as FMAs are issued.
 //
-// Bottlenecks before: each step waited for its own loads, and shared memory was read one element
-// at a time from conflicting banks. Here
+// Bottlenecks before: each step waited for its own loads, and lanes side by side read b from the
+// same banks. Here
 //
 //     copies are asynchronous (cp.async): kStages - 1 tiles are on their way while one is
 //       multiplied, and they cost neither registers nor waiting

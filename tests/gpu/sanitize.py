@@ -3,7 +3,7 @@
     compute-sanitizer --error-exitcode=1 --tool=memcheck python -m tests.gpu.sanitize
     compute-sanitizer --error-exitcode=1 --tool=initcheck python -m tests.gpu.sanitize
     compute-sanitizer --error-exitcode=1 --tool=racecheck python -m tests.gpu.sanitize \
-        --cases=all_tails
+        --cases=all_tails,all_tails-float32,layout_TN-float32 --configs=12
 
 The program prints what it ran; the tool prints what it found and says so in its exit code. Every
 buffer is an allocation of its own here, as the tool knows no smaller ones: JAX would otherwise cut
@@ -16,11 +16,17 @@ import jax
 from absl import app, flags
 
 from jaxgemm import device, registry
-from tests.kernel_cases import ODD_CASES, SMALL_CASES
+from tests.kernel_cases import ODD_CASES, SMALL_CASES, in_float32
 
 _KNOWN = {**SMALL_CASES, **ODD_CASES}
+_KNOWN |= in_float32(_KNOWN)
 _CASES = flags.DEFINE_list(
-    "cases", ["all_tails", "one_row", "batch_of_epilogue", "odd"], "names in kernel_cases.py"
+    "cases",
+    [
+        *("all_tails", "one_row", "batch_of_epilogue", "odd"),
+        *("all_tails-float32", "odd_transposed-float32", "layout_TN-float32"),
+    ],
+    "names in kernel_cases.py",
 )
 _CONFIGS = flags.DEFINE_integer("configs", 2, "how many configs of each, from both ends")
 
