@@ -1,0 +1,190 @@
+// How kernels/sm90_dense.cuh loads operands that TMA cannot address, without copies of them: by two
+// warpgroups, each warp of which puts its rows of every step into the slots (parts/line_loader.h).
+//
+//     barrier   from → to             arrivals             protects
+//     full      producer → consumer   1 for each warp      a slot before it is read
+//     empty     consumer → producer   1 for each warp      a slot before it is written to
+//
+// Writes of threads and reads of wgmma go different ways to shared memory (proxies), so between
+// them there is a fence, which the consumer executes after it has waited.
+//
+// A warp reads the next step of an operand as soon as it has stored the last, so loads are under
+// way for as long as a step takes. What they wait for should be in the L2 cache by then: when the
+// kernel begins, the consumers, who have nothing to do, ask for all of small operands.
+#pragma once
+
+#include "parts/batch.h"
+#include "parts/line_loader.h"
+#include "parts/operand_tile.cuh"
+#include "parts/ring.cuh"
+#include "parts/sm90_plan.cuh"
+#include "parts/sm90_work.cuh"
+#include "parts/tensor_map.cuh"
+#include "ptx/cta.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/word.cuh"
+
+namespace jaxgemm {
+
+// The bytes of operands that a grid asks for at once, at most. More would be given up again before
+// they are used.
+inline constexpr int64_t kMaxPrefetchedBytes = 16 << 20;
+
+// The accesses of a LineLoader.
+struct LineMemory {
+  CachePolicy policy;
+
+  __device__ __forceinline__ uint32_t LoadWord(const uint32_t* from) const {
+    return jaxgemm::LoadWord(from, policy);
+  }
+  __device__ __forceinline__ uint32_t LoadWordIf(bool condition, const uint32_t* from) const {
+    return jaxgemm::LoadWordIf(condition, from, policy);
+  }
+  __device__ __forceinline__ uint16_t LoadHalf(const uint16_t* from) const { return __ldg(from); }
+  // The compiler would move the word later, and so wait for the load that follows.
+  __device__ __forceinline__ uint32_t Keep(uint32_t word) const {
+    uint32_t copy;
+    asm volatile("mov.b32 %0, %1;" : "=r"(copy) : "r"(word));
+    return copy;
+  }
+  __device__ __forceinline__ void StoreWord(uint32_t address, uint32_t word) const {
+    StoreSharedWord(address, word);
+  }
+  __device__ __forceinline__ void StoreHalf(uint32_t address, uint32_t half) const {
+    StoreSharedHalf(address, static_cast<uint16_t>(half));
+  }
+};
+
+// Says in the plan what to prefetch. Returns null, or why operands cannot be loaded in this way.
+inline const char* PlanThreadLoads(const GemmParams& params, Sm90Plan* plan) {
+  int64_t num_bytes[2];
+  const Tensor* const tensors[2] = {&params.a, &params.b};
+  const StoredSize sizes[2] = {StoredSizeOfA(params), StoredSizeOfB(params)};
+  for (int i = 0; i < 2 && params.k > 0; ++i) {
+    const int64_t rows = sizes[i].rows;
+    if ((rows + kLineRowsBeyond) * tensors[i]->row_stride >= kMaxLineElements) {
+      return "this instance loads matrices of less than 2^30 elements";
+    }
+    num_bytes[i] = NumOwnMatrices(params, *tensors[i], rows) * rows * tensors[i]->row_stride * 2;
+  }
+  if (params.k > 0 && num_bytes[0] + num_bytes[1] <= kMaxPrefetchedBytes) {
+    plan->a_prefetched_bytes = num_bytes[0];
+    plan->b_prefetched_bytes = num_bytes[1];
+  }
+  return nullptr;
+}
+
+// Asks for an operand, of which each thread of the grid names some lines.
+__device__ __forceinline__ void PrefetchOperand(const Tensor& tensor, int64_t num_bytes,
+                                                int thread_of_grid, int num_threads) {
+  const char* data = static_cast<const char*>(tensor.data);
+  for (int64_t at = int64_t{kLineBytes} * thread_of_grid; at < num_bytes;
+       at += int64_t{kLineBytes} * num_threads) {
+    PrefetchToL2AndKeep(data + at);
+  }
+}
+
+// By `num_threads` of each CTA.
+__device__ __forceinline__ void PrefetchOperands(const GemmParams& params, const Sm90Plan& plan,
+                                                 int thread, int num_threads) {
+  const int thread_of_grid = static_cast<int>(blockIdx.x) * num_threads + thread;
+  const int all_threads = static_cast<int>(gridDim.x) * num_threads;
+  PrefetchOperand(params.a, plan.a_prefetched_bytes, thread_of_grid, all_threads);
+  PrefetchOperand(params.b, plan.b_prefetched_bytes, thread_of_grid, all_threads);
+}
+
+// One operand of the tiles of a CTA.
+template <Major kMajor, int kTileMn>
+class OperandByThreads {
+ public:
+  // `num_rows` as stored.
+  __device__ OperandByThreads(const Tensor& tensor, int num_rows, int num_columns, int warp,
+                              int lane)
+      : tensor_(tensor),
+        num_elements_(static_cast<int>((num_rows - 1) * tensor.row_stride) + num_columns),
+        warp_(warp),
+        lane_(lane),
+        memory_{EvictLast()} {}
+
+  // Turns to the first step of the tile at `mn` of a matrix of the batch.
+  __device__ __forceinline__ void Begin(const BatchPlace& batch, int mn) {
+    const uint16_t* data = static_cast<const uint16_t*>(tensor_.data) + batch.Offset(tensor_);
+    loader_.Begin(memory_, LineMatrix::Of(data, num_elements_),
+                  static_cast<int>(tensor_.row_stride), mn, warp_, lane_);
+  }
+
+  // Turns to the step after one that has been stored.
+  __device__ __forceinline__ void Next() { loader_.Next(memory_); }
+
+  __device__ __forceinline__ void Read() { loader_.Read(memory_); }
+
+  // `depth`: elements along k of the step that belong to the matrix.
+  __device__ __forceinline__ void Store(const void* smem, int depth) const {
+    loader_.Store(memory_, SharedAddress(smem), depth);
+  }
+
+ private:
+  const Tensor& tensor_;
+  int num_elements_;
+  int warp_;
+  int lane_;
+  LineMemory memory_;
+  LineLoader<kMajor, kTileMn> loader_;
+};
+
+// Loads tiles of a and b into the ring, as slots become empty. kLoadingWarps warps.
+template <class Kernel>
+__device__ void ProduceByThreads(const Sm90Work<Kernel>& work, int warp, int lane) {
+  const GemmParams& params = work.params;
+  const bool a_is_k = Kernel::kAMajor == Major::kK;
+  const bool b_is_k = Kernel::kBMajor == Major::kK;
+  OperandByThreads<Kernel::kAMajor, Kernel::kTileM> a(params.a, a_is_k ? params.m : params.k,
+                                                      a_is_k ? params.k : params.m, warp, lane);
+  OperandByThreads<Kernel::kBMajor, Kernel::kTileN> b(params.b, b_is_k ? params.n : params.k,
+                                                      b_is_k ? params.k : params.n, warp, lane);
+  if (work.num_steps == 0) {
+    return;
+  }
+  TilePlace place = work.At(0);
+  a.Begin(work.BatchPlaceOf(place), place.m_index * Kernel::kTileM);
+  a.Read();
+  b.Begin(work.BatchPlaceOf(place), place.n_index * Kernel::kTileN);
+  b.Read();
+  auto& ring = work.smem.ring;
+  RingPosition<Kernel::kStages> at;
+  for (int turn = 0; work.Has(turn); ++turn) {
+    for (int step = 0; step < work.num_steps; ++step) {
+      const bool ends = step + 1 == work.num_steps;
+      const bool begins = ends && work.Has(turn + 1);
+      if (begins) {
+        place = work.At(turn + 1);
+      }
+      const auto read_next = [&](auto& operand, int mn) {
+        if (begins) {
+          operand.Begin(work.BatchPlaceOf(place), mn);
+        } else {
+          operand.Next();
+        }
+        if (begins || !ends) {
+          operand.Read();
+        }
+      };
+      const int depth = params.k - step * kTileK;
+      WaitBarrierGuarded(&ring.empty[at.stage], at.parity ^ 1);
+      a.Store(work.smem.a[at.stage], depth);
+      read_next(a, place.m_index * Kernel::kTileM);
+      b.Store(work.smem.b[at.stage], depth);
+      read_next(b, place.n_index * Kernel::kTileN);
+      // One lane tells what all have written, which consumers make visible to wgmma.
+      __syncwarp();
+      if (lane == 0) {
+        ArriveBarrier(&ring.full[at.stage]);
+      }
+      at.Next();
+    }
+  }
+  TakeSlotsBack(ring, at);
+}
+
+}  // namespace jaxgemm
