@@ -42,8 +42,8 @@ struct WatchedMemory {
     *slow += reinterpret_cast<uint64_t>(from) / 4 % kLanes != lane;
     return Reads(from, 4) ? *from : 0;
   }
-  uint32_t LoadWordIf(bool condition, const uint32_t* from) const {
-    return condition ? LoadWord(from) : 0;
+  uint32_t LoadWordIf(uint32_t condition, const uint32_t* from, uint32_t otherwise) const {
+    return condition != 0 ? LoadWord(from) : otherwise;
   }
   uint16_t LoadHalf(const uint16_t* from) const { return Reads(from, 2) ? *from : 0; }
   uint32_t Keep(uint32_t word) const { return word; }
@@ -80,7 +80,12 @@ void LoadTiles(const void* data, int rows, int columns, int mn, char* tiles, int
       loader.Begin(memory, matrix, columns, mn, warp, lane);
       loader.Read(memory);
       for (int step = 0; step < num_steps; ++step) {
-        loader.Store(memory, step * kTileMn * kLineBytes, depth - step * kLineHalves);
+        const uint32_t tile = step * kTileMn * kLineBytes;
+        if (step + 1 < num_steps) {
+          loader.template Store<false>(memory, tile, kLineHalves);
+        } else {
+          loader.template Store<true>(memory, tile, depth - step * kLineHalves);
+        }
         loader.Next(memory);
         if (step + 1 < num_steps) {
           loader.Read(memory);

@@ -16,9 +16,9 @@
 // Plain C++, so that a test can watch every access. `Memory` is what accesses:
 //
 //     uint32_t LoadWord(const uint32_t* from)
-//     uint32_t LoadWordIf(bool condition, const uint32_t* from)   or zero
+//     uint32_t LoadWordIf(uint32_t condition, const uint32_t* from, uint32_t otherwise)
 //     uint16_t LoadHalf(const uint16_t* from)
-//     uint32_t Keep(uint32_t word)                 the word, in a register of its own
+//     uint32_t Keep(uint32_t word)                 the word, in another register, from here on
 //     void StoreWord(uint32_t to, uint32_t word)   an address in the memory of tiles
 //     void StoreHalf(uint32_t to, uint32_t half)   the lower half
 #pragma once
@@ -88,7 +88,7 @@ class LineLoader {
     SetPlaces(first);
     const uint32_t first_word = (matrix.first + 1) / 2;
     JAXGEMM_UNROLL
-    for (int row = 0; row < kRows; ++row) {
+    for (int row = 0; row < kPlaces; ++row) {
       const uint32_t line = (first + row * kLoadingWarps * row_stride) / kLineHalves;
       at_[row] = line * kLineWords + lane - first_word;
     }
@@ -105,10 +105,13 @@ class LineLoader {
   template <class Memory>
   JAXGEMM_HOST_DEVICE void Next(const Memory& memory) {
     JAXGEMM_UNROLL
-    for (int row = 0; row < kRows; ++row) {
-      at_[row] += kIsKMajor ? kLineWords : kLineHalves / 2 * row_stride_;
-      if constexpr (kIsKMajor) {
-        lines_[row][0] = memory.Keep(lines_[row][1]);
+    for (int& at : at_) {
+      at += kIsKMajor ? kLineWords : StepWords();
+    }
+    if constexpr (kIsKMajor) {
+      JAXGEMM_UNROLL
+      for (auto& line : lines_) {
+        line[0] = memory.Keep(line[1]);
       }
     }
   }
@@ -119,23 +122,14 @@ class LineLoader {
     Read<kIsKMajor ? 1 : 0>(memory);
   }
 
-  // Stores the step to the tile at `tile`, swizzled. Of a row along k, only the first `depth`
-  // elements belong to the matrix: the others become zeros.
-  template <class Memory>
+  // Stores the step to the tile at `tile`, swizzled. With kCuts only the first `depth` elements of
+  // a row along k belong to the matrix: the others become zeros.
+  template <bool kCuts, class Memory>
   JAXGEMM_HOST_DEVICE void Store(const Memory& memory, uint32_t tile, int depth) const {
-    const bool cuts = kIsKMajor && depth < kLineHalves;
-    if (!splits_) {
-      if (cuts) {
-        StoreRows<false, true>(memory, tile, depth);
-      } else {
-        StoreRows<false, false>(memory, tile, depth);
-      }
+    if (splits_) {
+      StoreRows<true, kCuts && kIsKMajor>(memory, tile, depth);
     } else {
-      if (cuts) {
-        StoreRows<true, true>(memory, tile, depth);
-      } else {
-        StoreRows<true, false>(memory, tile, depth);
-      }
+      StoreRows<false, kCuts && kIsKMajor>(memory, tile, depth);
     }
   }
 
@@ -153,8 +147,8 @@ class LineLoader {
 
   // Finds out where words of the rows belong, of which the first begins at element `first`.
   JAXGEMM_HOST_DEVICE void SetPlaces(uint32_t first) {
-    upper_from_first_ = 0;
-    lower_from_first_ = 0;
+    upper_of_first_ = 0;
+    lower_of_first_ = 0;
     JAXGEMM_UNROLL
     for (int row = 0; row < kPlaces; ++row) {
       const int start = (first + row * kLoadingWarps * row_stride_) % kLineHalves;
@@ -165,8 +159,8 @@ class LineLoader {
       const int swizzle = first_row_ * 16;
       upper_[row] = (upper ^ swizzle) + first_row_ * kLineBytes;
       lower_[row] = (lower ^ swizzle) + first_row_ * kLineBytes;
-      upper_from_first_ |= (lane_ >= first_lane ? 1 : 0) << row;
-      lower_from_first_ |= (lane_ > first_lane ? 1 : 0) << row;
+      upper_of_first_ |= (lane_ >= first_lane ? 1 : 0) << row;
+      lower_of_first_ |= (lane_ > first_lane ? 1 : 0) << row;
     }
   }
 
@@ -175,11 +169,22 @@ class LineLoader {
   JAXGEMM_HOST_DEVICE void Read(const Memory& memory) {
     // The same for all lanes.
     const int lowest = at_[0] - lane_;
-    const int end = at_[kRows - 1] - lane_ + kReadLines * kLineWords;
+    const int end = WordAt(kRows * kReadLines - 1) - lane_ + kLineWords;
     if (lowest >= 0 && end <= matrix_.num_words) {
+      const uint32_t upper_of_first = memory.Keep(upper_of_first_);
+      const uint32_t lower_of_second = ~memory.Keep(lower_of_first_);
       JAXGEMM_UNROLL
       for (int i = 0; i < kRows * kReadLines; ++i) {
-        LineAt<kFirst>(i) = memory.LoadWord(matrix_.words + WordAt(i));
+        const uint32_t* from = matrix_.words + RowAt(i / kReadLines) + i % kReadLines * kLineWords;
+        uint32_t& line = LineAt<kFirst>(i);
+        // What of the first and the last line is not of the row would cost bandwidth of L2.
+        if (!kIsKMajor && i % kReadLines == 0) {
+          line = memory.LoadWordIf(Bit(upper_of_first, i / kReadLines), from, line);
+        } else if (!kIsKMajor && i % kReadLines == kReadLines - 1) {
+          line = memory.LoadWordIf(Bit(lower_of_second, i / kReadLines), from, line);
+        } else {
+          line = memory.LoadWord(from);
+        }
       }
       return;
     }
@@ -188,7 +193,7 @@ class LineLoader {
     for (int i = 0; i < kRows * kReadLines; ++i) {
       const int word = WordAt(i);
       const bool is_inside = word >= 0 && word < matrix_.num_words;
-      LineAt<kFirst>(i) = memory.LoadWordIf(is_inside, matrix_.words + word);
+      LineAt<kFirst>(i) = memory.LoadWordIf(is_inside, matrix_.words + word, 0);
       has_single |= LineHasSingle(word - lane_);
     }
     // The same for all lanes: whether one of them has to wait for what it has just asked for.
@@ -207,9 +212,16 @@ class LineLoader {
     return (before < kLineWords) | (after < kLineWords);
   }
 
+  // From a row to the one 64 rows further on.
+  JAXGEMM_HOST_DEVICE int StepWords() const { return kLineHalves / 2 * row_stride_; }
+
+  // This lane's word of the first line of a row that is read next.
+  JAXGEMM_HOST_DEVICE int RowAt(int row) const {
+    return at_[row % kPlaces] + row / kPlaces * StepWords();
+  }
   // The words and lines that a lane reads, one after another.
   JAXGEMM_HOST_DEVICE int WordAt(int i) const {
-    return at_[i / kReadLines] + i % kReadLines * kLineWords;
+    return RowAt(i / kReadLines) + i % kReadLines * kLineWords;
   }
   template <int kFirst>
   JAXGEMM_HOST_DEVICE uint32_t& LineAt(int i) {
@@ -228,33 +240,32 @@ class LineLoader {
     }
   }
 
-  // kSplits: whether rows begin in the middle of a word. kCuts: whether depth is less than a line.
+  // kSplits: whether rows begin in the middle of a word.
   template <bool kSplits, bool kCuts, class Memory>
   JAXGEMM_HOST_DEVICE void StoreRows(const Memory& memory, uint32_t tile, int depth) const {
+    const uint32_t upper_of_first = memory.Keep(upper_of_first_);
+    const uint32_t lower_of_first = memory.Keep(lower_of_first_);
     JAXGEMM_UNROLL
     for (int row = 0; row < kRows; ++row) {
       const int upper = upper_[row % kPlaces];
       const int lower = lower_[row % kPlaces];
-      const bool upper_from_first = upper_from_first_ >> row % kPlaces & 1;
-      const bool lower_from_first = lower_from_first_ >> row % kPlaces & 1;
-      // Elements of the row that belong to the matrix, from this lane's on.
-      const int left = depth - ElementOf(upper);
       JAXGEMM_UNROLL
       for (int part = 0; part < kParts; ++part) {
         const uint32_t to = tile + (part * kLineHalves + row * kLoadingWarps) * kLineBytes;
         const uint32_t* lines = lines_[row] + part;
-        uint32_t word = upper_from_first ? lines[0] : lines[1];
+        uint32_t word = Bit(upper_of_first, row) ? lines[0] : lines[1];
         if constexpr (kSplits) {
           uint32_t high = word >> 16;
-          uint32_t low = lower_from_first ? lines[0] : lines[1];
+          uint32_t low = Bit(lower_of_first, row) ? lines[0] : lines[1];
           if constexpr (kCuts) {
-            high = left > 0 ? high : 0;
-            low = ElementOf(lower) < depth ? low : 0;
+            high = ElementOf(memory, upper) < depth ? high : 0;
+            low = ElementOf(memory, lower) < depth ? low : 0;
           }
           memory.StoreHalf(to + upper, high);
           memory.StoreHalf(to + lower, low);
         } else {
           if constexpr (kCuts) {
+            const int left = depth - ElementOf(memory, upper);
             word = left >= 2 ? word : left == 1 ? word & 0xFFFF : 0;
           }
           memory.StoreWord(to + upper, word);
@@ -263,9 +274,16 @@ class LineLoader {
     }
   }
 
-  // Which element of its row is at a place in a tile.
-  JAXGEMM_HOST_DEVICE int ElementOf(int place) const {
-    return (place % kLineBytes ^ first_row_ * 16) / 2;
+  // Not 0 if the bit of a row is set.
+  static JAXGEMM_HOST_DEVICE uint32_t Bit(uint32_t bits, int row) {
+    return bits & 1u << row % kPlaces;
+  }
+
+  // Which element of its row is at a place in a tile. For the last step only: known from the first
+  // on, elements would take registers.
+  template <class Memory>
+  JAXGEMM_HOST_DEVICE int ElementOf(const Memory& memory, int place) const {
+    return (static_cast<int>(memory.Keep(place)) % kLineBytes ^ first_row_ * 16) / 2;
   }
 
   LineMatrix matrix_;
@@ -277,11 +295,11 @@ class LineLoader {
   // the two in which a row lies they are: bit by bit, for each place in a line.
   int upper_[kPlaces];
   int lower_[kPlaces];
-  uint32_t upper_from_first_;
-  uint32_t lower_from_first_;
-  // Of each row, this lane's word of the line that is read next.
-  int at_[kRows];
-  uint32_t lines_[kRows][kLines];
+  uint32_t upper_of_first_;
+  uint32_t lower_of_first_;
+  // Of the first 64 rows, this lane's word of the line that is read next.
+  int at_[kPlaces];
+  uint32_t lines_[kRows][kLines] = {};
 };
 
 }  // namespace jaxgemm

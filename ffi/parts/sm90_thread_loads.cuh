@@ -13,6 +13,8 @@
 // kernel begins, the consumers, who have nothing to do, ask for all of small operands.
 #pragma once
 
+#include <type_traits>
+
 #include "parts/batch.h"
 #include "parts/line_loader.h"
 #include "parts/operand_tile.cuh"
@@ -38,8 +40,9 @@ struct LineMemory {
   __device__ __forceinline__ uint32_t LoadWord(const uint32_t* from) const {
     return jaxgemm::LoadWord(from, policy);
   }
-  __device__ __forceinline__ uint32_t LoadWordIf(bool condition, const uint32_t* from) const {
-    return jaxgemm::LoadWordIf(condition, from, policy);
+  __device__ __forceinline__ uint32_t LoadWordIf(uint32_t condition, const uint32_t* from,
+                                                 uint32_t otherwise) const {
+    return jaxgemm::LoadWordIf(condition, from, otherwise, policy);
   }
   __device__ __forceinline__ uint16_t LoadHalf(const uint16_t* from) const { return __ldg(from); }
   // The compiler would move the word later, and so wait for the load that follows.
@@ -119,9 +122,10 @@ class OperandByThreads {
 
   __device__ __forceinline__ void Read() { loader_.Read(memory_); }
 
-  // `depth`: elements along k of the step that belong to the matrix.
+  // `depth`: elements along k of the step that belong to the matrix; without kCuts all do.
+  template <bool kCuts>
   __device__ __forceinline__ void Store(const void* smem, int depth) const {
-    loader_.Store(memory_, SharedAddress(smem), depth);
+    loader_.template Store<kCuts>(memory_, SharedAddress(smem), depth);
   }
 
  private:
@@ -146,42 +150,45 @@ __device__ void ProduceByThreads(const Sm90Work<Kernel>& work, int warp, int lan
   if (work.num_steps == 0) {
     return;
   }
-  TilePlace place = work.At(0);
-  a.Begin(work.BatchPlaceOf(place), place.m_index * Kernel::kTileM);
-  a.Read();
-  b.Begin(work.BatchPlaceOf(place), place.n_index * Kernel::kTileN);
-  b.Read();
+  const auto begin = [&](auto& operand, const TilePlace& place, int mn) {
+    operand.Begin(work.BatchPlaceOf(place), mn);
+    operand.Read();
+  };
+  const TilePlace first = work.At(0);
+  begin(a, first, first.m_index * Kernel::kTileM);
+  begin(b, first, first.n_index * Kernel::kTileN);
   auto& ring = work.smem.ring;
   RingPosition<Kernel::kStages> at;
+  // Stores the step that was read, and begins to read what follows.
+  const auto fill_slot = [&](auto cuts, int depth, const auto& read_a, const auto& read_b) {
+    WaitBarrierGuarded(&ring.empty[at.stage], at.parity ^ 1);
+    a.template Store<decltype(cuts)::value>(work.smem.a[at.stage], depth);
+    read_a();
+    b.template Store<decltype(cuts)::value>(work.smem.b[at.stage], depth);
+    read_b();
+    // One lane tells what all have written, which consumers make visible to wgmma.
+    __syncwarp();
+    if (lane == 0) {
+      ArriveBarrier(&ring.full[at.stage]);
+    }
+    at.Next();
+  };
+  const auto read_next = [](auto& operand) {
+    operand.Next();
+    operand.Read();
+  };
+  const int last_depth = params.k - (work.num_steps - 1) * kTileK;
   for (int turn = 0; work.Has(turn); ++turn) {
-    for (int step = 0; step < work.num_steps; ++step) {
-      const bool ends = step + 1 == work.num_steps;
-      const bool begins = ends && work.Has(turn + 1);
-      if (begins) {
-        place = work.At(turn + 1);
-      }
-      const auto read_next = [&](auto& operand, int mn) {
-        if (begins) {
-          operand.Begin(work.BatchPlaceOf(place), mn);
-        } else {
-          operand.Next();
-        }
-        if (begins || !ends) {
-          operand.Read();
-        }
-      };
-      const int depth = params.k - step * kTileK;
-      WaitBarrierGuarded(&ring.empty[at.stage], at.parity ^ 1);
-      a.Store(work.smem.a[at.stage], depth);
-      read_next(a, place.m_index * Kernel::kTileM);
-      b.Store(work.smem.b[at.stage], depth);
-      read_next(b, place.n_index * Kernel::kTileN);
-      // One lane tells what all have written, which consumers make visible to wgmma.
-      __syncwarp();
-      if (lane == 0) {
-        ArriveBarrier(&ring.full[at.stage]);
-      }
-      at.Next();
+    for (int step = 0; step < work.num_steps - 1; ++step) {
+      fill_slot(std::false_type(), kTileK, [&] { read_next(a); }, [&] { read_next(b); });
+    }
+    if (work.Has(turn + 1)) {
+      const TilePlace next = work.At(turn + 1);
+      fill_slot(
+          std::true_type(), last_depth, [&] { begin(a, next, next.m_index * Kernel::kTileM); },
+          [&] { begin(b, next, next.n_index * Kernel::kTileN); });
+    } else {
+      fill_slot(std::true_type(), last_depth, [] {}, [] {});
     }
   }
   TakeSlotsBack(ring, at);

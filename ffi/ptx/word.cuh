@@ -16,10 +16,10 @@ __device__ __forceinline__ uint32_t LoadWord(const uint32_t* from, CachePolicy p
   return word;
 }
 
-// As LoadWord; reads nothing and is zero without the condition.
-__device__ __forceinline__ uint32_t LoadWordIf(bool condition, const uint32_t* from,
-                                               CachePolicy policy) {
-  uint32_t word = 0;
+// As LoadWord; where `condition` is 0 nothing is read.
+__device__ __forceinline__ uint32_t LoadWordIf(uint32_t condition, const uint32_t* from,
+                                               uint32_t otherwise, CachePolicy policy) {
+  uint32_t word = otherwise;
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -27,7 +27,7 @@ __device__ __forceinline__ uint32_t LoadWordIf(bool condition, const uint32_t* f
       "@p ld.global.nc.L1::no_allocate.L2::cache_hint.b32 %0, [%2], %3;\n"
       "}"
       : "+r"(word)
-      : "r"(static_cast<int>(condition)), "l"(from), "l"(policy));
+      : "r"(condition), "l"(from), "l"(policy));
   return word;
 }
 
