@@ -182,14 +182,17 @@ __device__ void ProduceByThreads(const Sm90Work<Kernel>& work, int warp, int lan
     for (int step = 0; step < work.num_steps - 1; ++step) {
       fill_slot(std::false_type(), kTileK, [&] { read_next(a); }, [&] { read_next(b); });
     }
-    if (work.Has(turn + 1)) {
-      const TilePlace next = work.At(turn + 1);
-      fill_slot(
-          std::true_type(), last_depth, [&] { begin(a, next, next.m_index * Kernel::kTileM); },
-          [&] { begin(b, next, next.n_index * Kernel::kTileN); });
-    } else {
-      fill_slot(std::true_type(), last_depth, [] {}, [] {});
-    }
+    // Past the last tile there is a place too, but nothing to read.
+    const bool has_next = work.Has(turn + 1);
+    const TilePlace next = work.At(turn + 1);
+    const auto begin_next = [&](auto& operand, int mn) {
+      if (has_next) {
+        begin(operand, next, mn);
+      }
+    };
+    fill_slot(
+        std::true_type(), last_depth, [&] { begin_next(a, next.m_index * Kernel::kTileM); },
+        [&] { begin_next(b, next.n_index * Kernel::kTileN); });
   }
   TakeSlotsBack(ring, at);
 }
