@@ -303,8 +303,8 @@ def _by_threads(config: sm90.Config) -> bool:
         (KernelCase(m=33, n=64, k=127), True),
         (KernelCase(m=33, n=64, k=128), False),
         (KernelCase(m=33, n=65, k=0), False),
-        # Their elements are not counted in 32 bits.
-        (KernelCase(m=2**20, n=8, k=1025), False),
+        (KernelCase(m=2048, n=2049, k=2047), True),
+        (KernelCase(m=4096, n=2049, k=2047), False),
     ],
     ids=str,
 )

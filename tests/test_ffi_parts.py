@@ -170,8 +170,11 @@ def test_threads_load_tiles_of_rows_that_begin_anywhere(
         ("abi/params.h", "kAbiVersion", library.ABI_VERSION),
         ("abi/params.h", "kMaxBatchAxes", limits._MAX_BATCH_AXES),
         ("parts/tensor_map.cuh", "kTmaAlignment", realign._UNIT_BYTES),
-        ("parts/line_loader.h", "kMaxLineElements", "1 << 30"),
-        ("parts/line_loader.h", "kLineRowsBeyond", sm90._LINE_ROWS_BEYOND),
+        (
+            "parts/sm90_thread_loads.cuh",
+            "kMaxThreadLoadedBytes",
+            f"{sm90._MAX_THREAD_LOADED_BYTES >> 20} << 20",
+        ),
         ("cublaslt/matmul.cc", "kNumAlgorithms", cublaslt._NUM_ALGORITHMS),
         ("cublaslt/api.cc", "kLibraryName", f'"{cublaslt._LIBRARY}"'),
     ],

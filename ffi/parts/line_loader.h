@@ -35,9 +35,8 @@ inline constexpr int kLineWords = kLineBytes / 4;
 inline constexpr int kLineHalves = kLineBytes / 2;
 // Warps that share the rows of a tile: as many as have different places in the swizzle.
 inline constexpr int kLoadingWarps = 8;
-// Rows that tiles may reach beyond a matrix, and more than its elements with those of such rows.
-inline constexpr int kLineRowsBeyond = 128;
-inline constexpr int64_t kMaxLineElements = 1 << 30;
+// Elements of a matrix. Tiles reach up to 127 rows beyond it, and even then an element is an int.
+inline constexpr int kMaxLineElements = 1 << 23;
 
 // A place where there is no word.
 inline constexpr int kNoWord = -(1 << 30);

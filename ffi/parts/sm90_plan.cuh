@@ -29,9 +29,9 @@ struct Sm90Plan {
   // As z has them too.
   OwnMatrices d_matrices;
   TileWalk walk;
-  // Of a and b, what threads ask for to be in the L2 cache when the kernel begins.
-  int64_t a_prefetched_bytes;
-  int64_t b_prefetched_bytes;
+  // Of a and b with all of their matrices, where threads load them.
+  int64_t a_bytes;
+  int64_t b_bytes;
 };
 
 // Whether d is the product itself, in elements of the type of the operands.

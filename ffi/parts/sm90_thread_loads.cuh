@@ -6,11 +6,13 @@
 //     empty     consumer → producer   1 for each warp      a slot before it is written to
 //
 // Writes of threads and reads of wgmma go different ways to shared memory (proxies), so between
-// them there is a fence, which the consumer executes after it has waited.
+// them there is a fence. The consumer executes it after it has waited, as PTX allows (by its
+// proxy-preserved base causality order): a fence waits for what its thread has under way, which
+// would be loads in the producer.
 //
 // A warp reads the next step of an operand as soon as it has stored the last, so loads are under
-// way for as long as a step takes. What they wait for should be in the L2 cache by then: when the
-// kernel begins, the consumers, who have nothing to do, ask for all of small operands.
+// way for as long as a step takes. That hides the latency of L2 but not that of memory. So when the
+// kernel begins, the consumer, which has nothing to do yet, asks L2 for all of a and b.
 #pragma once
 
 #include <type_traits>
@@ -29,9 +31,9 @@
 
 namespace jaxgemm {
 
-// The bytes of operands that a grid asks for at once, at most. More would be given up again before
-// they are used.
-inline constexpr int64_t kMaxPrefetchedBytes = 16 << 20;
+// Bytes of a and b together, at most: a grid asks for all of them when it begins.
+inline constexpr int64_t kMaxThreadLoadedBytes = 16 << 20;
+static_assert(kMaxThreadLoadedBytes <= kMaxLineElements * 2, "as many as a matrix may have");
 
 // The accesses of a LineLoader.
 struct LineMemory {
@@ -61,21 +63,18 @@ struct LineMemory {
 
 // Says in the plan what to prefetch. Returns null, or why operands cannot be loaded in this way.
 inline const char* PlanThreadLoads(const GemmParams& params, Sm90Plan* plan) {
-  int64_t num_bytes[2];
-  const Tensor* const tensors[2] = {&params.a, &params.b};
-  const StoredSize sizes[2] = {StoredSizeOfA(params), StoredSizeOfB(params)};
-  for (int i = 0; i < 2 && params.k > 0; ++i) {
-    const int64_t rows = sizes[i].rows;
-    if ((rows + kLineRowsBeyond) * tensors[i]->row_stride >= kMaxLineElements) {
-      return "this instance loads matrices of less than 2^30 elements";
-    }
-    num_bytes[i] = NumOwnMatrices(params, *tensors[i], rows) * rows * tensors[i]->row_stride * 2;
+  const auto num_bytes = [&](const Tensor& tensor, StoredSize size) {
+    return NumOwnMatrices(params, tensor, size.rows) * size.rows * tensor.row_stride *
+           ItemBytes(tensor.dtype);
+  };
+  if (params.k == 0) {
+    return nullptr;
   }
-  if (params.k > 0 && num_bytes[0] + num_bytes[1] <= kMaxPrefetchedBytes) {
-    plan->a_prefetched_bytes = num_bytes[0];
-    plan->b_prefetched_bytes = num_bytes[1];
-  }
-  return nullptr;
+  plan->a_bytes = num_bytes(params.a, StoredSizeOfA(params));
+  plan->b_bytes = num_bytes(params.b, StoredSizeOfB(params));
+  return plan->a_bytes + plan->b_bytes <= kMaxThreadLoadedBytes
+             ? nullptr
+             : "this instance loads operands of at most 16 MiB";
 }
 
 // Asks for an operand, of which each thread of the grid names some lines.
@@ -93,8 +92,8 @@ __device__ __forceinline__ void PrefetchOperands(const GemmParams& params, const
                                                  int thread, int num_threads) {
   const int thread_of_grid = static_cast<int>(blockIdx.x) * num_threads + thread;
   const int all_threads = static_cast<int>(gridDim.x) * num_threads;
-  PrefetchOperand(params.a, plan.a_prefetched_bytes, thread_of_grid, all_threads);
-  PrefetchOperand(params.b, plan.b_prefetched_bytes, thread_of_grid, all_threads);
+  PrefetchOperand(params.a, plan.a_bytes, thread_of_grid, all_threads);
+  PrefetchOperand(params.b, plan.b_bytes, thread_of_grid, all_threads);
 }
 
 // One operand of the tiles of a CTA.

@@ -27,9 +27,8 @@ _CAPABILITY = (9, 0)
 _STRIP_COLUMNS = 2048
 # As in ffi/kernels/sm90_dense.cuh, where a place past the last tile must be a number too.
 _MAX_TILES = 2**30 - 1
-# As kMaxLineElements and kLineRowsBeyond in ffi/parts/line_loader.h: elements of a matrix that
-# threads load, with so many rows more, are less than that.
-_MAX_LINE_ELEMENTS, _LINE_ROWS_BEYOND = 2**30, 128
+# As kMaxThreadLoadedBytes in ffi/parts/sm90_thread_loads.cuh.
+_MAX_THREAD_LOADED_BYTES = 16 << 20
 # Where threads load, the share of its cycles in which L1 can be kept busy. Not measured.
 _L1_SHARE = 0.9
 
@@ -123,10 +122,7 @@ def _rows() -> dict[str, instances.Instance]:
 
 def _threads_can_load(problem: Problem) -> bool:
     """As `PlanThreadLoads` in ffi/parts/sm90_thread_loads.cuh asks of a and b."""
-    shapes = [problem.shape(name)[-2:] for name in ("a", "b")]
-    return all(
-        (rows + _LINE_ROWS_BEYOND) * columns < _MAX_LINE_ELEMENTS for rows, columns in shapes
-    )
+    return problem.bytes_of("a") + problem.bytes_of("b") <= _MAX_THREAD_LOADED_BYTES
 
 
 def _is_plain(problem: Problem) -> bool:
