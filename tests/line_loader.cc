@@ -60,6 +60,7 @@ struct WatchedMemory {
 template <Major kMajor, int kTileMn>
 void LoadTiles(const void* data, int rows, int columns, int mn, char* tiles, int* counts) {
   const int depth = kMajor == Major::kK ? columns : rows;
+  constexpr int kTileBytes = kTileMn * kLineBytes;
   const int num_steps = (depth + kLineHalves - 1) / kLineHalves;
   const char* begin = static_cast<const char*>(data);
   const int num_elements = rows * columns;
@@ -78,19 +79,20 @@ void LoadTiles(const void* data, int rows, int columns, int mn, char* tiles, int
                                     &num_stores};
       LineLoader<kMajor, kTileMn> loader;
       loader.Begin(memory, matrix, columns, mn, warp, lane);
-      loader.Read(memory);
-      for (int step = 0; step < num_steps; ++step) {
-        const uint32_t tile = step * kTileMn * kLineBytes;
-        if (step + 1 < num_steps) {
-          loader.template Store<false>(memory, tile, kLineHalves);
-        } else {
-          loader.template Store<true>(memory, tile, depth - step * kLineHalves);
+      for (int step = 0; step < num_steps - 1; ++step) {
+        // Both ways of going on to the next step, in turns.
+        if (step % 2 == 0) {
+          loader.ReadAhead(memory);
         }
-        loader.Next(memory);
-        if (step + 1 < num_steps) {
-          loader.Read(memory);
+        loader.template Store<false>(memory, step * kTileBytes, kLineHalves);
+        if (step % 2 == 0) {
+          loader.TakeAhead();
+        } else {
+          loader.ReadOver(memory);
         }
       }
+      const int last = num_steps - 1;
+      loader.template Store<true>(memory, last * kTileBytes, depth - last * kLineHalves);
     }
   }
 }

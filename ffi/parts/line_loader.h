@@ -71,7 +71,7 @@ class LineLoader {
  public:
   static constexpr bool kIsKMajor = kMajor == Major::kK;
 
-  // Turns to the first step of a tile, whose rows or columns of the operand begin at `mn`.
+  // Begins to read the first step of a tile, whose rows or columns of the operand begin at `mn`.
   template <class Memory>
   JAXGEMM_HOST_DEVICE void Begin(const Memory& memory, const LineMatrix& matrix, int row_stride,
                                  int mn, int warp, int lane) {
@@ -91,34 +91,44 @@ class LineLoader {
       const uint32_t line = (first + row * kLoadingWarps * row_stride) / kLineHalves;
       at_[row] = line * kLineWords + lane - first_word;
     }
+    Read(memory, [&](int row, int line) -> uint32_t& { return lines_[row][line]; });
     if constexpr (kIsKMajor) {
-      Read<0>(memory);
-      JAXGEMM_UNROLL
-      for (int& at : at_) {
-        at += kLineWords;
-      }
+      Advance(kLineWords);
+      Read(memory, [&](int row, int line) -> uint32_t& { return lines_[row][line + kKept]; });
     }
   }
 
-  // Turns to the step after one that has been stored.
+  // Begins to read the step after one that has been stored, in its registers.
   template <class Memory>
-  JAXGEMM_HOST_DEVICE void Next(const Memory& memory) {
-    JAXGEMM_UNROLL
-    for (int& at : at_) {
-      at += kIsKMajor ? kLineWords : StepWords();
-    }
+  JAXGEMM_HOST_DEVICE void ReadOver(const Memory& memory) {
+    Advance(kIsKMajor ? kLineWords : StepWords());
     if constexpr (kIsKMajor) {
       JAXGEMM_UNROLL
       for (auto& line : lines_) {
         line[0] = memory.Keep(line[1]);
       }
     }
+    Read(memory, [&](int row, int line) -> uint32_t& { return lines_[row][line + kKept]; });
   }
 
-  // Begins to read the step.
+  // Begins to read the step after one that is still to be stored. Once that is done, TakeAhead
+  // waits.
   template <class Memory>
-  JAXGEMM_HOST_DEVICE void Read(const Memory& memory) {
-    Read<kIsKMajor ? 1 : 0>(memory);
+  JAXGEMM_HOST_DEVICE void ReadAhead(const Memory& memory) {
+    Advance(kIsKMajor ? kLineWords : StepWords());
+    Read(memory, [&](int row, int line) -> uint32_t& { return ahead_[row][line]; });
+  }
+  JAXGEMM_HOST_DEVICE void TakeAhead() {
+    JAXGEMM_UNROLL
+    for (int row = 0; row < kRows; ++row) {
+      if constexpr (kIsKMajor) {
+        lines_[row][0] = lines_[row][1];
+      }
+      JAXGEMM_UNROLL
+      for (int line = 0; line < kReadLines; ++line) {
+        lines_[row][line + kKept] = ahead_[row][line];
+      }
+    }
   }
 
   // Stores the step to the tile at `tile`, swizzled. With kCuts only the first `depth` elements of
@@ -135,9 +145,10 @@ class LineLoader {
  private:
   static constexpr int kParts = kIsKMajor ? 1 : kTileMn / kLineHalves;
   static constexpr int kRows = (kIsKMajor ? kTileMn : kLineHalves) / kLoadingWarps;
-  // Lines of a row in registers, and how many of them a step reads.
+  // Lines of a row that a step needs, how many of them the step before had, and what it reads.
   static constexpr int kLines = kParts + 1;
-  static constexpr int kReadLines = kIsKMajor ? 1 : kLines;
+  static constexpr int kKept = kIsKMajor ? 1 : 0;
+  static constexpr int kReadLines = kLines - kKept;
   // Rows of a warp after which rows begin at the same places of their lines again.
   static constexpr int kPlaces = 8;
 
@@ -163,9 +174,16 @@ class LineLoader {
     }
   }
 
-  // Reads the lines that follow one another from line kFirst on; of rows along k, one line.
-  template <int kFirst, class Memory>
-  JAXGEMM_HOST_DEVICE void Read(const Memory& memory) {
+  JAXGEMM_HOST_DEVICE void Advance(int num_words) {
+    JAXGEMM_UNROLL
+    for (int& at : at_) {
+      at += num_words;
+    }
+  }
+
+  // Reads kReadLines lines of each row to where `to(row, line)` is.
+  template <class Memory, class To>
+  JAXGEMM_HOST_DEVICE void Read(const Memory& memory, const To& to) {
     // The same for all lanes.
     const int lowest = at_[0] - lane_;
     const int end = WordAt(kRows * kReadLines - 1) - lane_ + kLineWords;
@@ -174,15 +192,17 @@ class LineLoader {
       const uint32_t lower_of_second = ~memory.Keep(lower_of_first_);
       JAXGEMM_UNROLL
       for (int i = 0; i < kRows * kReadLines; ++i) {
-        const uint32_t* from = matrix_.words + RowAt(i / kReadLines) + i % kReadLines * kLineWords;
-        uint32_t& line = LineAt<kFirst>(i);
+        const int row = i / kReadLines;
+        const int line = i % kReadLines;
+        const uint32_t* from = matrix_.words + RowAt(row) + line * kLineWords;
+        uint32_t& word = to(row, line);
         // What of the first and the last line is not of the row would cost bandwidth of L2.
-        if (!kIsKMajor && i % kReadLines == 0) {
-          line = memory.LoadWordIf(Bit(upper_of_first, i / kReadLines), from, line);
-        } else if (!kIsKMajor && i % kReadLines == kReadLines - 1) {
-          line = memory.LoadWordIf(Bit(lower_of_second, i / kReadLines), from, line);
+        if (!kIsKMajor && line == 0) {
+          word = memory.LoadWordIf(Bit(upper_of_first, row), from, word);
+        } else if (!kIsKMajor && line == kReadLines - 1) {
+          word = memory.LoadWordIf(Bit(lower_of_second, row), from, word);
         } else {
-          line = memory.LoadWord(from);
+          word = memory.LoadWord(from);
         }
       }
       return;
@@ -192,14 +212,14 @@ class LineLoader {
     for (int i = 0; i < kRows * kReadLines; ++i) {
       const int word = WordAt(i);
       const bool is_inside = word >= 0 && word < matrix_.num_words;
-      LineAt<kFirst>(i) = memory.LoadWordIf(is_inside, matrix_.words + word, 0);
+      to(i / kReadLines, i % kReadLines) = memory.LoadWordIf(is_inside, matrix_.words + word, 0);
       has_single |= LineHasSingle(word - lane_);
     }
     // The same for all lanes: whether one of them has to wait for what it has just asked for.
     if (has_single) {
       JAXGEMM_UNROLL
       for (int i = 0; i < kRows * kReadLines; ++i) {
-        ReadSingle(memory, WordAt(i), &LineAt<kFirst>(i));
+        ReadSingle(memory, WordAt(i), &to(i / kReadLines, i % kReadLines));
       }
     }
   }
@@ -221,10 +241,6 @@ class LineLoader {
   // The words and lines that a lane reads, one after another.
   JAXGEMM_HOST_DEVICE int WordAt(int i) const {
     return RowAt(i / kReadLines) + i % kReadLines * kLineWords;
-  }
-  template <int kFirst>
-  JAXGEMM_HOST_DEVICE uint32_t& LineAt(int i) {
-    return lines_[i / kReadLines][kFirst + i % kReadLines];
   }
 
   // Reads a single element, if it is all of a word that belongs to the matrix.
@@ -299,6 +315,7 @@ class LineLoader {
   // Of the first 64 rows, this lane's word of the line that is read next.
   int at_[kPlaces];
   uint32_t lines_[kRows][kLines] = {};
+  uint32_t ahead_[kRows][kReadLines] = {};
 };
 
 }  // namespace jaxgemm

@@ -10,9 +10,11 @@
 // proxy-preserved base causality order): a fence waits for what its thread has under way, which
 // would be loads in the producer.
 //
-// A warp reads the next step of an operand as soon as it has stored the last, so loads are under
-// way for as long as a step takes. That hides the latency of L2 but not that of memory. So when the
-// kernel begins, the consumer, which has nothing to do yet, asks L2 for all of a and b.
+// While a warp stores a step, it has loads of the next one under way: all of b's, in registers of
+// their own, and a's as soon as those of a are free. It waits for them after it has told that the
+// step is there, and meanwhile the other warps store theirs. That hides the latency of L2, but not
+// that of memory. So when the kernel begins, the consumer, which has nothing to do yet, asks L2 for
+// all of a and b.
 #pragma once
 
 #include <type_traits>
@@ -109,17 +111,16 @@ class OperandByThreads {
         lane_(lane),
         memory_{EvictLast()} {}
 
-  // Turns to the first step of the tile at `mn` of a matrix of the batch.
+  // Begins to read the first step of the tile at `mn` of a matrix of the batch.
   __device__ __forceinline__ void Begin(const BatchPlace& batch, int mn) {
     const uint16_t* data = static_cast<const uint16_t*>(tensor_.data) + batch.Offset(tensor_);
     loader_.Begin(memory_, LineMatrix::Of(data, num_elements_),
                   static_cast<int>(tensor_.row_stride), mn, warp_, lane_);
   }
 
-  // Turns to the step after one that has been stored.
-  __device__ __forceinline__ void Next() { loader_.Next(memory_); }
-
-  __device__ __forceinline__ void Read() { loader_.Read(memory_); }
+  __device__ __forceinline__ void ReadOver() { loader_.ReadOver(memory_); }
+  __device__ __forceinline__ void ReadAhead() { loader_.ReadAhead(memory_); }
+  __device__ __forceinline__ void TakeAhead() { loader_.TakeAhead(); }
 
   // `depth`: elements along k of the step that belong to the matrix; without kCuts all do.
   template <bool kCuts>
@@ -149,49 +150,32 @@ __device__ void ProduceByThreads(const Sm90Work<Kernel>& work, int warp, int lan
   if (work.num_steps == 0) {
     return;
   }
-  const auto begin = [&](auto& operand, const TilePlace& place, int mn) {
-    operand.Begin(work.BatchPlaceOf(place), mn);
-    operand.Read();
-  };
-  const TilePlace first = work.At(0);
-  begin(a, first, first.m_index * Kernel::kTileM);
-  begin(b, first, first.n_index * Kernel::kTileN);
   auto& ring = work.smem.ring;
   RingPosition<Kernel::kStages> at;
-  // Stores the step that was read, and begins to read what follows.
-  const auto fill_slot = [&](auto cuts, int depth, const auto& read_a, const auto& read_b) {
+  const auto fill_slot = [&](auto cuts, int depth, const auto& read_a) {
     WaitBarrierGuarded(&ring.empty[at.stage], at.parity ^ 1);
     a.template Store<decltype(cuts)::value>(work.smem.a[at.stage], depth);
     read_a();
     b.template Store<decltype(cuts)::value>(work.smem.b[at.stage], depth);
-    read_b();
-    // One lane tells what all have written, which consumers make visible to wgmma.
+    // One lane tells what all have written, which the consumer makes visible to wgmma.
     __syncwarp();
     if (lane == 0) {
       ArriveBarrier(&ring.full[at.stage]);
     }
     at.Next();
   };
-  const auto read_next = [](auto& operand) {
-    operand.Next();
-    operand.Read();
-  };
   const int last_depth = params.k - (work.num_steps - 1) * kTileK;
   for (int turn = 0; work.Has(turn); ++turn) {
+    const TilePlace place = work.At(turn);
+    const BatchPlace batch = work.BatchPlaceOf(place);
+    a.Begin(batch, place.m_index * Kernel::kTileM);
+    b.Begin(batch, place.n_index * Kernel::kTileN);
     for (int step = 0; step < work.num_steps - 1; ++step) {
-      fill_slot(std::false_type(), kTileK, [&] { read_next(a); }, [&] { read_next(b); });
+      b.ReadAhead();
+      fill_slot(std::false_type(), kTileK, [&] { a.ReadOver(); });
+      b.TakeAhead();
     }
-    // Past the last tile there is a place too, but nothing to read.
-    const bool has_next = work.Has(turn + 1);
-    const TilePlace next = work.At(turn + 1);
-    const auto begin_next = [&](auto& operand, int mn) {
-      if (has_next) {
-        begin(operand, next, mn);
-      }
-    };
-    fill_slot(
-        std::true_type(), last_depth, [&] { begin_next(a, next.m_index * Kernel::kTileM); },
-        [&] { begin_next(b, next.n_index * Kernel::kTileN); });
+    fill_slot(std::true_type(), last_depth, [] {});
   }
   TakeSlotsBack(ring, at);
 }
