@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxgemm.ffi_kernels import cublaslt, instances, library, limits, realign, toolchain
+from jaxgemm.ffi_kernels import cublaslt, instances, library, limits, realign, sm90, toolchain
 from jaxgemm.ffi_kernels.instances import Instance
 from tests.direct_launch import GemmParams
 
@@ -35,12 +35,21 @@ extern "C" void Find(const jaxgemm::GemmParams& params, int rows, int matrix, in
 def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("parts")
     (folder / "parts.cc").write_text(_SOURCE)
+    return _compiled(folder / "parts.cc", folder / "parts.so")
+
+
+@pytest.fixture(scope="module")
+def line_loader(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    target: Path = tmp_path_factory.mktemp("line_loader") / "line_loader.so"
+    return _compiled(Path(__file__).parent / "line_loader.cc", target)
+
+
+def _compiled(source: Path, target: Path) -> ctypes.CDLL:
     compiler = toolchain.find_cxx()
     assert compiler is not None
-    options = ("-std=c++17", "-shared", "-fPIC", "-Wall", "-Werror", "-I", str(_FFI))
-    files = ("-o", str(folder / "parts.so"), str(folder / "parts.cc"))
-    subprocess.run([str(compiler), *options, *files], check=True)
-    return ctypes.CDLL(str(folder / "parts.so"))
+    options = ("-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-I", str(_FFI))
+    subprocess.run([str(compiler), *options, "-o", str(target), str(source)], check=True)
+    return ctypes.CDLL(str(target))
 
 
 def _walk(parts: ctypes.CDLL, num_m: int, num_n: int, width: int) -> list[tuple[int, ...]]:
@@ -94,12 +103,78 @@ def test_a_matrix_of_the_batch_is_found_in_an_operand_that_has_some_of_its_axes(
         assert tuple(found) == (first, first // (rows * columns))
 
 
+_GUARD = 0x7FA5
+
+
+def _placed(x: np.ndarray, start: int) -> np.ndarray:
+    """A copy that begins so many elements after a line of 128 bytes, between guards."""
+    block = np.full(x.size + 512, _GUARD, np.uint16)
+    line = -block.ctypes.data // 2 % 64
+    place = block[line + 128 + start :][: x.size].reshape(x.shape)
+    place[:] = x
+    return place
+
+
+def _unswizzled(tiles: np.ndarray) -> np.ndarray:
+    """Rows of 64 elements whose units of 8 are permuted by the row's place among 8."""
+    units = tiles.reshape(-1, 8, 8, 8)
+    row, unit = np.ogrid[:8, :8]
+    return units[:, row, unit ^ row].reshape(-1, 64)
+
+
+@pytest.mark.parametrize("tile_mn", [64, 128])
+@pytest.mark.parametrize("is_k_major", [True, False], ids=["k", "mn"])
+@pytest.mark.parametrize("start", [0, 1, 2, 7, 8, 33, 62, 63])
+def test_threads_load_tiles_of_rows_that_begin_anywhere(
+    line_loader: ctypes.CDLL, start: int, is_k_major: bool, tile_mn: int
+) -> None:
+    for rows, columns in ((1, 1), (1, 64), (3, 5), (130, 1), (66, 67), (64, 128), (200, 131)):
+        matrix = np.arange(1, rows * columns + 1, dtype=np.uint16).reshape(rows, columns)
+        placed = _placed(matrix, start)
+        # As rows along k, of which there are as many as tiles need.
+        along_k = matrix if is_k_major else matrix.T
+        num_mn, depth = along_k.shape
+        steps = -(-depth // 64)
+        for mn in range(0, num_mn, tile_mn):
+            tiles = np.full((steps, tile_mn, 64), _GUARD, np.uint16)
+            counts = np.zeros(2, np.int32)
+            arguments = (
+                is_k_major,
+                tile_mn,
+                ctypes.c_void_p(placed.ctypes.data),
+                rows,
+                columns,
+                mn,
+            )
+            line_loader.LoadTiles(
+                *arguments,
+                *(ctypes.c_void_p(x.ctypes.data) for x in (tiles, counts)),
+            )
+            assert list(counts) == [0, 0], "accesses outside of the matrix, slow ones"
+            found = np.stack([_unswizzled(tile) for tile in tiles])
+            if is_k_major:
+                found = found.transpose(1, 0, 2)
+            else:
+                # Parts of 64 along m or n, one after another.
+                parts = found.reshape(steps, tile_mn // 64, 64, 64)
+                found = parts.transpose(1, 3, 0, 2)
+            found = found.reshape(tile_mn, 64 * steps)[: num_mn - mn]
+            expected = np.zeros_like(found)
+            expected[:, :depth] = along_k[mn : mn + tile_mn]
+            np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize(
     ("file", "name", "value"),
     [
         ("abi/params.h", "kAbiVersion", library.ABI_VERSION),
         ("abi/params.h", "kMaxBatchAxes", limits._MAX_BATCH_AXES),
         ("parts/tensor_map.cuh", "kTmaAlignment", realign._UNIT_BYTES),
+        (
+            "parts/sm90_thread_loads.cuh",
+            "kMaxThreadLoadedBytes",
+            f"{sm90._MAX_THREAD_LOADED_BYTES >> 20} << 20",
+        ),
         ("cublaslt/matmul.cc", "kNumAlgorithms", cublaslt._NUM_ALGORITHMS),
         ("cublaslt/api.cc", "kLibraryName", f'"{cublaslt._LIBRARY}"'),
     ],
@@ -116,12 +191,14 @@ def _by_template(row: Instance) -> dict[str, object]:
     """What the arguments of a row's template say, in the row's terms."""
     name, *values = re.findall(r"\w+", row.template)
     if name == "Sm90Dense":
-        m, n, stages, *cluster = map(int, values[1:-1])
-        turns = values[-1] == "true"
+        m, n, stages, *cluster = map(int, values[1:6])
+        turns, loads = values[6] == "true", values[7:]
         facts: dict[str, object] = {"cta_tile": (m, n, 64), "stages": stages, "takes_turns": turns}
         # A consumer of whole tiles holds all of their accumulators, else half of them.
         plain = m // 64 * n // (1 if turns else 2) > 256
         facts |= {"cluster": tuple(cluster), "only_plain": plain, "archs": ("90a",)}
+        assert loads in ([], ["Loads", "kByThreads"])
+        facts["loads_by_threads"] = bool(loads)
     elif name == "MmaSync":
         m, n, stages = map(int, values[1:])
         depth = 32 if values[0] == "float" else 64

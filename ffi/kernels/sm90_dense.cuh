@@ -24,8 +24,10 @@
 // tile.
 //
 // Every m, n and k is taken. Operands that TMA cannot address are copied to the workspace first
-// (parts/realign.cuh); such outputs are stored by ordinary stores. Its one knob is the width of the
-// strips in which it walks over tiles (parts/tile_walk.cuh).
+// (parts/realign.cuh), or else threads load them (Loads::kByThreads, parts/sm90_thread_loads.cuh):
+// two warpgroups load, one multiplies. L1 binds that, so it is for problems whose copies would take
+// longer. Outputs that TMA cannot address are stored by ordinary stores. The one knob is the width
+// of the strips in which it walks over tiles (parts/tile_walk.cuh).
 //
 // Limit now: power. At 4096³ the Tensor Cores are busy 9 cycles in 10, and the clock sinks.
 #pragma once
@@ -38,19 +40,21 @@
 #include "parts/realign.cuh"
 #include "parts/ring.cuh"
 #include "parts/sm90_plan.cuh"
+#include "parts/sm90_thread_loads.cuh"
+#include "parts/sm90_work.cuh"
 
 namespace jaxgemm {
 
 // kTileM, kTileN: tile of a CTA. kClusterM, kClusterN: CTAs of a cluster side by side, one is 1.
 template <typename T, int kTileM, int kTileN, int kStages, int kClusterM, int kClusterN,
-          bool kTurns>
+          bool kTurns, Loads kLoads = Loads::kByTma>
 struct Sm90Dense {
   static const char* Launch(const GemmParams& params, cudaStream_t stream);
 };
 
 // The kernel for one pair of layouts.
 template <typename T_, Major kAMajor_, Major kBMajor_, int kTileM_, int kTileN_, int kStages_,
-          int kClusterM_, int kClusterN_, bool kTurns_>
+          int kClusterM_, int kClusterN_, bool kTurns_, Loads kLoads_>
 struct Sm90DenseForm {
   using T = T_;
   static constexpr Major kAMajor = kAMajor_;
@@ -62,12 +66,16 @@ struct Sm90DenseForm {
   static constexpr int kClusterN = kClusterN_;
   static constexpr int kClusterSize = kClusterM * kClusterN;
   static constexpr bool kTurns = kTurns_;
+  static constexpr Loads kLoads = kLoads_;
+  static constexpr bool kByTma = kLoads == Loads::kByTma;
 
-  static constexpr int kNumConsumers = 2;
-  static constexpr int kNumThreads = (kNumConsumers + 1) * kWarpgroupSize;
-  // 128 threads of each role together hold at most 65536 registers.
-  static constexpr int kProducerRegisters = 40;
-  static constexpr int kConsumerRegisters = 232;
+  // Warpgroups.
+  static constexpr int kNumConsumers = kByTma ? 2 : 1;
+  static constexpr int kNumProducers = kByTma ? 1 : kLoadingWarps / 4;
+  static constexpr int kNumThreads = (kNumConsumers + kNumProducers) * kWarpgroupSize;
+  // 128 threads of each warpgroup together hold at most 65536 registers.
+  static constexpr int kProducerRegisters = kByTma ? 40 : 160;
+  static constexpr int kConsumerRegisters = kByTma ? 232 : 184;
 
   // Rows of a tile that one consumer multiplies, 64 with each instruction.
   static constexpr int kConsumerRows = kTurns ? kTileM : kTileM / kNumConsumers;
@@ -83,6 +91,9 @@ struct Sm90DenseForm {
   static constexpr bool kOnlyPlain = kParts * kTileN > 256;
   static_assert(kParts * kTileN <= 384, "a thread has registers for 192 accumulators");
   static_assert(kClusterSize <= 2 && kStages >= 2, "the forms that are written and tested");
+  static_assert(kByTma || (kClusterSize == 1 && !kTurns), "one consumer, of slots of its own CTA");
+  static_assert(kNumProducers * kProducerRegisters + kNumConsumers * kConsumerRegisters <= 512,
+                "an SM has 512 registers for each of 128 threads");
 
   struct alignas(kSwizzleAtomBytes) Smem {
     alignas(kSwizzleAtomBytes) char a[kStages][ATile::kBytes];
@@ -93,36 +104,6 @@ struct Sm90DenseForm {
   };
 
   static_assert(sizeof(Smem) <= 227 * 1024, "a CTA has 227 KiB of shared memory");
-};
-
-// What every role knows of the problem.
-template <class Kernel>
-struct Sm90Work {
-  const GemmParams& params;
-  const Sm90Plan& plan;
-  typename Kernel::Smem& smem;
-  uint32_t rank;
-  int num_steps;
-
-  // The tile of this CTA in its turn `turn`.
-  __device__ __forceinline__ bool Has(int turn) const {
-    return Position(turn) < plan.walk.num_tiles;
-  }
-  __device__ __forceinline__ TilePlace At(int turn) const {
-    TilePlace place = plan.walk.At(Position(turn));
-    place.m_index = place.m_index * Kernel::kClusterM + (Kernel::kClusterM > 1 ? rank : 0);
-    place.n_index = place.n_index * Kernel::kClusterN + (Kernel::kClusterN > 1 ? rank : 0);
-    return place;
-  }
-
-  __device__ __forceinline__ BatchPlace BatchPlaceOf(const TilePlace& place) const {
-    return BatchPlace::Of(params, place.matrix);
-  }
-
- private:
-  __device__ __forceinline__ int Position(int turn) const {
-    return (turn * gridDim.x + blockIdx.x) / Kernel::kClusterSize;
-  }
 };
 
 // Loads tiles of a and b into the ring, as slots become empty. One warp.
@@ -153,11 +134,8 @@ __device__ void Produce(const Sm90Work<Kernel>& work, int lane) {
       at.Next();
     }
   }
-  // Takes all slots back: no CTA may exit while a peer can still arrive at its barriers.
-  for (int stage = 0; stage < Kernel::kStages; ++stage) {
-    WaitBarrierGuarded(&ring.empty[at.stage], at.parity ^ 1);
-    at.Next();
-  }
+  // No CTA may exit while a peer can still arrive at its barriers.
+  TakeSlotsBack(ring, at);
 }
 
 // Issues the products of one stage, for this consumer's rows.
@@ -210,6 +188,11 @@ __device__ __forceinline__ RingPosition<Kernel::kStages> MultiplyTile(
   int previous = 0;
   for (int step = 0; step < work.num_steps; ++step) {
     WaitBarrier(&work.smem.ring.full[at.stage], at.parity);
+    if constexpr (!Kernel::kByTma) {
+      // What threads have written becomes visible to wgmma. It is up to the one who reads: in those
+      // who write, the fence would wait for the loads that they have under way.
+      FenceAsyncProxy();
+    }
     MultiplyStage<Kernel>(acc, work.smem.a[at.stage], work.smem.b[at.stage], first_row, step > 0);
     if (step > 0) {
       WaitForProducts<1>();
@@ -309,13 +292,13 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
   const int lane = threadIdx.x % kWarpSize;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Kernel::kStages; ++stage) {
-      InitBarrier(&smem.ring.full[stage], 1);
+      InitBarrier(&smem.ring.full[stage], Kernel::kByTma ? 1 : kLoadingWarps);
       InitBarrier(&smem.ring.empty[stage], Kernel::kReaders * 4 * Kernel::kClusterSize);
     }
     FenceBarrierInit();
   }
   if (threadIdx.x == kWarpSize) {
-    PrefetchMaps(params, plan);
+    PrefetchMaps<Kernel>(params, plan);
   }
   // No copy may signal a peer's barrier before it is made.
   if constexpr (Kernel::kClusterSize > 1) {
@@ -326,14 +309,20 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
   const int num_steps = (params.k + kTileK - 1) / kTileK;
   const uint32_t rank = Kernel::kClusterSize > 1 ? ClusterRank() : 0;
   const Sm90Work<Kernel> work = {params, plan, smem, rank, num_steps};
-  if (warpgroup == 0) {
+  if (warpgroup < Kernel::kNumProducers) {
     ReleaseRegisters<Kernel::kProducerRegisters>();
-    if (threadIdx.x < kWarpSize) {
+    if constexpr (!Kernel::kByTma) {
+      ProduceByThreads(work, __shfl_sync(~0u, threadIdx.x / kWarpSize, 0), lane);
+    } else if (threadIdx.x < kWarpSize) {
       Produce(work, lane);
     }
   } else {
     TakeRegisters<Kernel::kConsumerRegisters>();
-    Consume(work, warpgroup - 1, threadIdx.x % kWarpgroupSize);
+    if constexpr (!Kernel::kByTma) {
+      const int consumer_thread = threadIdx.x - Kernel::kNumProducers * kWarpgroupSize;
+      PrefetchOperands(params, plan, consumer_thread, Kernel::kNumConsumers * kWarpgroupSize);
+    }
+    Consume(work, warpgroup - Kernel::kNumProducers, threadIdx.x % kWarpgroupSize);
   }
 #endif
 }
@@ -358,7 +347,12 @@ const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
     return "d has more than 2^30 tiles";
   }
   walk.num_tiles = static_cast<int>(num_tiles);
-  const char* error = RealignOperands(&params, stream);
+  const char* error = nullptr;
+  if constexpr (Kernel::kByTma) {
+    error = RealignOperands(&params, stream);
+  } else {
+    error = PlanThreadLoads(params, &plan);
+  }
   if (error == nullptr) {
     error = MakeMaps<Kernel>(params, &plan);
   }
@@ -371,13 +365,13 @@ const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
 }
 
 template <typename T, int kTileM, int kTileN, int kStages, int kClusterM, int kClusterN,
-          bool kTurns>
-const char* Sm90Dense<T, kTileM, kTileN, kStages, kClusterM, kClusterN, kTurns>::Launch(
+          bool kTurns, Loads kLoads>
+const char* Sm90Dense<T, kTileM, kTileN, kStages, kClusterM, kClusterN, kTurns, kLoads>::Launch(
     const GemmParams& params, cudaStream_t stream) {
   return LaunchForLayouts(params, [&](auto a_major, auto b_major) {
-    return LaunchSm90Dense<Sm90DenseForm<T, decltype(a_major)::value, decltype(b_major)::value,
-                                         kTileM, kTileN, kStages, kClusterM, kClusterN, kTurns>>(
-        params, stream);
+    return LaunchSm90Dense<
+        Sm90DenseForm<T, decltype(a_major)::value, decltype(b_major)::value, kTileM, kTileN,
+                      kStages, kClusterM, kClusterN, kTurns, kLoads>>(params, stream);
   });
 }
 

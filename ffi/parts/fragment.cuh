@@ -313,35 +313,40 @@ class WarpEpilogue {
     }
   }
 
-  // One lane's part of a row of a slot. Units that memory has are stored as such; the halves before
-  // the first of them, and after the last, are eight or none.
+  // One lane's part of a row of a slot, of which `num_halves` belong to the matrix. Units that
+  // memory has are stored as such; the halves before the first of them and after the last one by
+  // one.
   __device__ __forceinline__ void StoreRow(const char* slot, int slot_row, uint16_t* to,
                                            int num_halves) const {
     constexpr int kSlotHalves = kSwizzleBytes / 2;
     constexpr int kUnits = kSlotHalves / kUnitHalves;
     const int at = lane_ % kUnits;
-    const auto half = [&](int i) {
+    const auto store_half = [&](int i) {
       const char* chunk = Chunk(slot, slot_row, i / kUnitHalves);
-      return reinterpret_cast<const uint16_t*>(chunk)[i % kUnitHalves];
+      to[i] = reinterpret_cast<const uint16_t*>(chunk)[i % kUnitHalves];
     };
-    if (num_halves < kSlotHalves) {
-      for (int i = at; i < num_halves; i += kUnits) {
-        to[i] = half(i);
-      }
-      return;
-    }
+    const int end = min(num_halves, kSlotHalves);
     const int before = static_cast<int>(0 - reinterpret_cast<uint64_t>(to) / 2) & (kUnitHalves - 1);
     uint32_t words[8];
     reinterpret_cast<uint4*>(words)[0] = *reinterpret_cast<const uint4*>(Chunk(slot, slot_row, at));
     reinterpret_cast<uint4*>(words)[1] =
         *reinterpret_cast<const uint4*>(Chunk(slot, slot_row, min(at + 1, kUnits - 1)));
-    if (before == 0 || at + 1 < kUnits) {
-      uint4* units = reinterpret_cast<uint4*>(to + before);
-      units[at] = ShiftedUnit(words, before);
+    if (before + (at + 1) * kUnitHalves <= end) {
+      reinterpret_cast<uint4*>(to + before)[at] = ShiftedUnit(words, before);
     }
-    if (before != 0) {
-      const int i = at < before ? at : kSlotHalves - kUnitHalves + at;
-      to[i] = half(i);
+    if (end == kSlotHalves) {
+      // Eight halves or none: one for each lane.
+      if (before != 0) {
+        store_half(at < before ? at : kSlotHalves - kUnitHalves + at);
+      }
+      return;
+    }
+    const int after = before + max(end - before, 0) / kUnitHalves * kUnitHalves;
+    if (at < min(before, end)) {
+      store_half(at);
+    }
+    if (after + at < end) {
+      store_half(after + at);
     }
   }
 

@@ -2,6 +2,7 @@
 //
 //     barrier   from → to              arrivals                       protects
 //     full      producer → consumers   1, and the bytes of a stage    a slot before it is read
+//               where threads fill it  1 for each of their warps
 //     empty     consumers → producer   1 for each warp that reads it  a slot before it is refilled
 //
 // A slot that CTAs of a cluster fill for one another is read by consumers of all of them.
@@ -34,5 +35,15 @@ struct RingPosition {
     }
   }
 };
+
+// Takes all slots back, of which the one at `at` would be filled next. A producer's last waits are
+// for consumers to finish.
+template <int kStages>
+__device__ __forceinline__ void TakeSlotsBack(Ring<kStages>& ring, RingPosition<kStages> at) {
+  for (int i = 0; i < kStages; ++i) {
+    WaitBarrierGuarded(&ring.empty[at.stage], at.parity ^ 1);
+    at.Next();
+  }
+}
 
 }  // namespace jaxgemm

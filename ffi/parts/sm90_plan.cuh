@@ -9,6 +9,14 @@
 
 namespace jaxgemm {
 
+// Who loads a and b.
+enum class Loads {
+  // The copy engine. Operands that it cannot address are copied first (parts/realign.cuh).
+  kByTma,
+  // Threads of the producer, whatever addresses they have (parts/sm90_thread_loads.cuh).
+  kByThreads,
+};
+
 // Maps of operands that are read and of outputs that TMA can address, which matrices they take, and
 // the order of tiles.
 struct Sm90Plan {
@@ -21,6 +29,9 @@ struct Sm90Plan {
   // As z has them too.
   OwnMatrices d_matrices;
   TileWalk walk;
+  // Of a and b with all of their matrices, where threads load them.
+  int64_t a_bytes;
+  int64_t b_bytes;
 };
 
 // Whether d is the product itself, in elements of the type of the operands.
@@ -37,7 +48,7 @@ const char* MakeMaps(const GemmParams& params, Sm90Plan* plan) {
   const char* error = nullptr;
   plan->d_matrices = OwnMatrices::Of(params, params.d, d_size.rows);
   // With k = 0 there is nothing to load.
-  if (params.k > 0) {
+  if (Kernel::kLoads == Loads::kByTma && params.k > 0) {
     plan->a_matrices = OwnMatrices::Of(params, params.a, StoredSizeOfA(params).rows);
     plan->b_matrices = OwnMatrices::Of(params, params.b, StoredSizeOfB(params).rows);
     error =
@@ -57,8 +68,9 @@ const char* MakeMaps(const GemmParams& params, Sm90Plan* plan) {
 }
 
 // By one thread, early: what fetches a map first waits for memory.
+template <class Kernel>
 __device__ __forceinline__ void PrefetchMaps(const GemmParams& params, const Sm90Plan& plan) {
-  if (params.k > 0) {
+  if (Kernel::kLoads == Loads::kByTma && params.k > 0) {
     PrefetchTensorMap(&plan.a);
     PrefetchTensorMap(&plan.b);
   }

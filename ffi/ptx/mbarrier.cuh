@@ -32,6 +32,12 @@ __device__ __forceinline__ void ArriveExpectBytes(uint64_t* barrier, uint32_t by
       : "memory");
 }
 
+// Arrives once at a barrier of this CTA. Whoever then sees the phase end also sees what this thread
+// wrote before.
+__device__ __forceinline__ void ArriveBarrier(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
+}
+
 // Arrives once at the barrier with the same place in the shared memory of CTA `rank` of the
 // cluster. Orders nothing beyond this CTA, and need not: it tells of reads that are over. A release
 // for the cluster would wait for all of this thread's accesses to global memory.

@@ -1,12 +1,14 @@
 """The Hopper kernel in CUDA C++: TMA, warp roles and wgmma, for every size.
 
 It takes what `pallas.hopper.dense` takes, but for gated products and TF32; and problems with rows
-that TMA cannot address: those of a and b are copied to a workspace first, those of d and z are
-written by ordinary stores. Its loads tell the L2 cache what to keep, which Pallas cannot say; the
-epilogue of the Pallas kernel is compiled for its problem.
+that TMA cannot address: those of a and b are copied to a workspace first, or threads load them,
+which is for small problems; those of d and z are written by ordinary stores. Its loads tell the L2
+cache what to keep, which Pallas cannot say; the epilogue of the Pallas kernel is compiled for its
+problem.
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -25,6 +27,10 @@ _CAPABILITY = (9, 0)
 _STRIP_COLUMNS = 2048
 # As in ffi/kernels/sm90_dense.cuh, where a place past the last tile must be a number too.
 _MAX_TILES = 2**30 - 1
+# As kMaxThreadLoadedBytes in ffi/parts/sm90_thread_loads.cuh.
+_MAX_THREAD_LOADED_BYTES = 16 << 20
+# Where threads load, the share of its cycles in which L1 can be kept busy. Not measured.
+_L1_SHARE = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +47,8 @@ class Config:
         products.
       smem_bytes: shared memory of one CTA.
       strip_width: tiles of clusters that lie next to each other along n and are computed together.
-      copied_bytes: operands with rows that TMA cannot address, which are copied first.
+      copied_bytes: operands with rows that TMA cannot address, which are copied first; none where
+        threads load them.
     """
 
     instance: str
@@ -69,6 +76,21 @@ class Config:
         """Whether loads ask the L2 cache to keep what other tiles read too."""
         return True
 
+    @property
+    def main_loop_factor(self) -> float:
+        """Time of the main loop over that of its products: where threads load, L1 binds it."""
+        if not _rows()[self.instance].loads_by_threads:
+            return 1.0
+        tile_m, tile_n, tile_k = self.cta_tile
+        # Cycles of a step. A row of 64 elements takes one to read, one to write, and one more where
+        # it begins in the middle of a word, as every other row of an odd stride does. An operand
+        # that is not along k takes 64 more; either may be so. Then wgmma reads both. It multiplies
+        # 2048 pairs a cycle.
+        loaded = 2.5 * (tile_m + tile_n) + 64
+        read = tile_m + tile_n * tile_m / 64
+        products = tile_m * tile_n * tile_k / 2048
+        return max(1.0, (loaded + read) / products / _L1_SHARE)
+
 
 def _why_not(problem: Problem, device: Device) -> str | None:
     return (
@@ -85,10 +107,23 @@ def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
     copied = realign.workspace_bytes(problem)
     rows = [
         row
-        for row in instances.of_kernel(_NAME)
-        if row.dtype == dtype and (not row.only_plain or _is_plain(problem))
+        for row in _rows().values()
+        if row.dtype == dtype
+        and (not row.only_plain or _is_plain(problem))
+        and (not row.loads_by_threads or (copied > 0 and _threads_can_load(problem)))
     ]
-    return tuple(_config(row, strip, copied) for row in rows)
+    return tuple(_config(row, strip, 0 if row.loads_by_threads else copied) for row in rows)
+
+
+@functools.cache
+def _rows() -> dict[str, instances.Instance]:
+    """The compiled instances by name, in the file's order."""
+    return {row.name: row for row in instances.of_kernel(_NAME)}
+
+
+def _threads_can_load(problem: Problem) -> bool:
+    """As `PlanThreadLoads` in ffi/parts/sm90_thread_loads.cuh asks of a and b."""
+    return problem.bytes_of("a") + problem.bytes_of("b") <= _MAX_THREAD_LOADED_BYTES
 
 
 def _is_plain(problem: Problem) -> bool:

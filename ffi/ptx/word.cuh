@@ -1,0 +1,43 @@
+// Words and halves of them: from global memory with a hint to the L2 cache, and to shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/tma.cuh"
+
+namespace jaxgemm {
+
+// Loads a word that nothing writes while the kernel runs, and that this SM needs once.
+__device__ __forceinline__ uint32_t LoadWord(const uint32_t* from, CachePolicy policy) {
+  uint32_t word;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.b32 %0, [%1], %2;"
+               : "=r"(word)
+               : "l"(from), "l"(policy));
+  return word;
+}
+
+// As LoadWord; where `condition` is 0 nothing is read.
+__device__ __forceinline__ uint32_t LoadWordIf(uint32_t condition, const uint32_t* from,
+                                               uint32_t otherwise, CachePolicy policy) {
+  uint32_t word = otherwise;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %1, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.L2::cache_hint.b32 %0, [%2], %3;\n"
+      "}"
+      : "+r"(word)
+      : "r"(condition), "l"(from), "l"(policy));
+  return word;
+}
+
+// `address` is a SharedAddress.
+__device__ __forceinline__ void StoreSharedWord(uint32_t address, uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ void StoreSharedHalf(uint32_t address, uint16_t half) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(half) : "memory");
+}
+
+}  // namespace jaxgemm
