@@ -185,6 +185,8 @@ ODD_CASES = {
     "odd_batch": KernelCase(
         m=33, n=17, k=19, layout="TN", batch=((3, "a b c d"), (2, "b d")), extras=("c",)
     ),
+    # Copies of rows as long as those of a begin with a line of the cache.
+    "odd_long_rows": KernelCase(m=40, n=36, k=523, extras=("bias",)),
     # Behind the end of a row lies the NaN of the next.
     "odd_special_values": KernelCase(m=67, n=61, k=35, layout="NT", specials=True),
     "one_element": KernelCase(m=1, n=1, k=1),

@@ -170,6 +170,8 @@ def test_threads_load_tiles_of_rows_that_begin_anywhere(
         ("abi/params.h", "kAbiVersion", library.ABI_VERSION),
         ("abi/params.h", "kMaxBatchAxes", limits._MAX_BATCH_AXES),
         ("parts/tensor_map.cuh", "kTmaAlignment", realign._UNIT_BYTES),
+        ("parts/realign.cuh", "kLineUnits", realign._LINE_UNITS),
+        ("parts/realign.cuh", "kFewestLines", realign._FEWEST_LINES),
         (
             "parts/sm90_thread_loads.cuh",
             "kMaxThreadLoadedBytes",

@@ -1,4 +1,5 @@
-// Copies of operands with rows that begin at multiples of 16 bytes, for TMA and for cp.async.
+// Copies of operands with rows that begin at multiples of 16 bytes, for TMA and for cp.async; with
+// cache lines, where rows are long.
 //
 // TMA counts in units of 16 bytes along a row: not only must rows be a multiple of them apart, but
 // the column at which a box begins must be one too, or the instruction is illegal. So no tensor map
@@ -27,8 +28,8 @@ struct RealignTask {
   uint16_t* to;
   int64_t num_halves;
   int64_t row_halves;
-  // Units of a row of the copy, the last of which is zero past the end of the row. None where the
-  // operand needs no copy.
+  // Units of a row of the copy, which are zero past the end of the row. None where the operand
+  // needs no copy.
   uint32_t units_per_row;
   uint32_t num_units;
 };
@@ -98,6 +99,16 @@ static __global__ __launch_bounds__(kRealignThreads) void RealignKernel(
   }
 }
 
+// Units of a row of a copy: whole lines of the cache, where that is hardly more. A box of TMA is a
+// line wide, and would otherwise touch two for each row: 4096 x 4096 takes 33.4 us for k = 592 and
+// 30.2 for 576 (H200, benchmarks/results/nvidia_h200/l2_hints.jsonl).
+inline int64_t UnitsPerRow(int64_t halves) {
+  constexpr int64_t kLineUnits = 8;
+  constexpr int64_t kFewestLines = 8;
+  const int64_t units = CeilDiv(halves, kUnitHalves);
+  return units < kFewestLines * kLineUnits ? units : CeilDiv(units, kLineUnits) * kLineUnits;
+}
+
 // Gives an operand its place in the workspace from byte `offset`, if it needs one, and describes
 // the copy. Returns the bytes that it takes; negative if it has too many elements.
 inline int64_t PlanRealign(const GemmParams& params, StoredSize size, int64_t offset,
@@ -108,7 +119,7 @@ inline int64_t PlanRealign(const GemmParams& params, StoredSize size, int64_t of
   }
   const int64_t halves = ItemBytes(tensor->dtype) / 2;
   const int64_t num_rows = NumOwnMatrices(params, *tensor, size.rows) * size.rows;
-  const int64_t units_per_row = CeilDiv(size.columns * halves, kUnitHalves);
+  const int64_t units_per_row = UnitsPerRow(size.columns * halves);
   if (num_rows * units_per_row > INT32_MAX) {
     return -1;
   }

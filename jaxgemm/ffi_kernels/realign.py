@@ -7,6 +7,10 @@ from jaxgemm.problem import Problem
 
 # As kTmaAlignment in ffi/parts/tensor_map.cuh: the bytes of a unit.
 _UNIT_BYTES = 16
+# As in `UnitsPerRow` in ffi/parts/realign.cuh: the units of a cache line, and how many lines a row
+# has at least where those of its copy begin with one.
+_LINE_UNITS = 8
+_FEWEST_LINES = 8
 # The units of one operand are counted in a 32-bit integer.
 _MAX_UNITS = 2**31 - 1
 
@@ -44,4 +48,7 @@ def _copied_units(problem: Problem, name: str) -> int:
     if problem.k == 0 or is_aligned(problem, name):
         return 0
     num_rows = math.prod(problem.shape(name)[:-1])
-    return num_rows * math.ceil(traffic.row_bytes(problem, name) / _UNIT_BYTES)
+    units = math.ceil(traffic.row_bytes(problem, name) / _UNIT_BYTES)
+    if units >= _FEWEST_LINES * _LINE_UNITS:
+        units = math.ceil(units / _LINE_UNITS) * _LINE_UNITS
+    return num_rows * units
