@@ -37,11 +37,10 @@
 #include "parts/layouts.h"
 #include "parts/operand_tile.cuh"
 #include "parts/persistent.cuh"
-#include "parts/realign.cuh"
-#include "parts/ring.cuh"
+#include "parts/plain_product.cuh"
+#include "parts/sm90_loads.cuh"
 #include "parts/sm90_plan.cuh"
 #include "parts/sm90_thread_loads.cuh"
-#include "parts/sm90_work.cuh"
 
 namespace jaxgemm {
 
@@ -61,6 +60,7 @@ struct Sm90DenseForm {
   static constexpr Major kBMajor = kBMajor_;
   static constexpr int kTileM = kTileM_;
   static constexpr int kTileN = kTileN_;
+  static constexpr int kTileK = kRowElements<T>;
   static constexpr int kStages = kStages_;
   static constexpr int kClusterM = kClusterM_;
   static constexpr int kClusterN = kClusterN_;
@@ -83,8 +83,8 @@ struct Sm90DenseForm {
   // Consumers that read a slot.
   static constexpr int kReaders = kTurns ? 1 : kNumConsumers;
 
-  using ATile = OperandTile<kAMajor, kTileM, kClusterN>;
-  using BTile = OperandTile<kBMajor, kTileN, kClusterM>;
+  using ATile = OperandTile<T, kAMajor, kTileM, kClusterN>;
+  using BTile = OperandTile<T, kBMajor, kTileN, kClusterM>;
 
   static_assert(kTileM % (64 * kReaders) == 0, "a consumer multiplies whole parts of 64 rows");
   // A thread has registers for 128 accumulators and any epilogue, or for 192 of a plain product.
@@ -113,24 +113,24 @@ __device__ void Produce(const Sm90Work<Kernel>& work, int lane) {
   using BTile = typename Kernel::BTile;
   constexpr uint32_t kStageBytes = ATile::kBytes + BTile::kBytes;
   // What no other tile reads need not stay in the L2 cache.
-  const CachePolicy a_policy = work.plan.walk.num_n > 1 ? EvictLast() : EvictNormal();
-  const CachePolicy b_policy = work.plan.walk.num_m > 1 ? EvictLast() : EvictNormal();
+  const CachePolicy a_policy = work.loads.walk.num_n > 1 ? EvictLast() : EvictNormal();
+  const CachePolicy b_policy = work.loads.walk.num_m > 1 ? EvictLast() : EvictNormal();
   auto& ring = work.smem.ring;
   RingPosition<Kernel::kStages> at;
   for (int turn = 0; work.Has(turn); ++turn) {
     const TilePlace place = work.At(turn);
     const BatchPlace batch = work.BatchPlaceOf(place);
-    const TileOrigin a = {place.m_index * Kernel::kTileM, work.plan.a_matrices.At(batch)};
-    const TileOrigin b = {place.n_index * Kernel::kTileN, work.plan.b_matrices.At(batch)};
+    const TileOrigin a = {place.m_index * Kernel::kTileM, work.loads.a_matrices.At(batch)};
+    const TileOrigin b = {place.n_index * Kernel::kTileN, work.loads.b_matrices.At(batch)};
     for (int step = 0; step < work.num_steps; ++step) {
       uint64_t* full = &ring.full[at.stage];
       WaitBarrierGuarded(&ring.empty[at.stage], at.parity ^ 1);
       if (lane == 0) {
         ArriveExpectBytes(full, kStageBytes);
       }
-      const int k = step * kTileK;
-      ATile::Load(&work.plan.a, a, k, lane, work.rank, work.smem.a[at.stage], full, a_policy);
-      BTile::Load(&work.plan.b, b, k, lane, work.rank, work.smem.b[at.stage], full, b_policy);
+      const int k = step * Kernel::kTileK;
+      ATile::Load(&work.loads.a, a, k, lane, work.rank, work.smem.a[at.stage], full, a_policy);
+      BTile::Load(&work.loads.b, b, k, lane, work.rank, work.smem.b[at.stage], full, b_policy);
       at.Next();
     }
   }
@@ -149,7 +149,7 @@ __device__ __forceinline__ void MultiplyStage(float (&acc)[Kernel::kParts][Kerne
   const uint64_t b = BTile::Descriptor(b_smem, 0);
   FenceProducts();
 #pragma unroll
-  for (int product = 0; product < kTileK / 16; ++product) {
+  for (int product = 0; product < Kernel::kTileK / ATile::kDepth; ++product) {
 #pragma unroll
     for (int part = 0; part < Kernel::kParts; ++part) {
       const uint64_t a_part = Advance(a, part * ATile::kChunkBytes + product * ATile::kDepthBytes);
@@ -158,15 +158,6 @@ __device__ __forceinline__ void MultiplyStage(float (&acc)[Kernel::kParts][Kerne
     }
   }
   CommitProducts();
-}
-
-// Tells the producers of all CTAs that fill a slot that this warp has read it.
-template <class Kernel>
-__device__ __forceinline__ void ReleaseSlot(const Sm90Work<Kernel>& work, int stage, int lane) {
-  __syncwarp();
-  if (lane < Kernel::kClusterSize) {
-    ArriveAtPeer(&work.smem.ring.empty[stage], lane);
-  }
 }
 
 // Multiplies one tile and gives its slots back, but for the last one: a slot goes when the products
@@ -196,7 +187,7 @@ __device__ __forceinline__ RingPosition<Kernel::kStages> MultiplyTile(
     MultiplyStage<Kernel>(acc, work.smem.a[at.stage], work.smem.b[at.stage], first_row, step > 0);
     if (step > 0) {
       WaitForProducts<1>();
-      ReleaseSlot(work, previous, lane);
+      ReleaseSlot<Kernel>(&work.smem.ring.empty[previous], lane);
     }
     previous = at.stage;
     at.Next();
@@ -222,7 +213,8 @@ __device__ __forceinline__ void StoreTile(WarpEpilogue& epilogue,
 
 // Multiplies, finishes and stores: all tiles of the CTA, or every second one.
 template <class Kernel>
-__device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) {
+__device__ void Consume(const Sm90Work<Kernel>& work, const Sm90Plan& plan, int consumer,
+                        int thread) {
   constexpr int kTurnBarrier = 1;
   constexpr int kBiasBarrier = kTurnBarrier + Kernel::kNumConsumers;
   const GemmParams& params = work.params;
@@ -232,8 +224,7 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
   const bool has_bias = params.bias.data != nullptr;
   const bool is_plain = IsPlainProduct(params, DTypeOf<typename Kernel::T>());
   float* bias_smem = work.smem.bias[consumer];
-  WarpEpilogue epilogue(params, &work.plan.d, &work.plan.z, work.smem.slots[consumer * 4 + warp],
-                        lane);
+  WarpEpilogue epilogue(params, &plan.d, &plan.z, work.smem.slots[consumer * 4 + warp], lane);
   float acc[Kernel::kParts][Kernel::kTileN / 2];
   RingPosition<Kernel::kStages> at;
   constexpr int kStep = Kernel::kTurns ? 2 : 1;
@@ -244,7 +235,7 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
     const BatchPlace batch = work.BatchPlaceOf(place);
     const int row = m_offset + first_row + kWarpRows * warp;
     BiasInFlight<Kernel::kTileN> bias;
-    epilogue.Begin(work.plan.d_matrices.At(batch));
+    epilogue.Begin(plan.d_matrices.At(batch));
     if constexpr (!Kernel::kOnlyPlain) {
       if (has_bias) {
         bias.Load(params, batch, n_offset, thread);
@@ -269,7 +260,8 @@ __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int thread) 
     place = work.At(turn + kStep);
     WaitForProducts<0>();
     if (work.num_steps > 0) {
-      ReleaseSlot(work, at.stage == 0 ? Kernel::kStages - 1 : at.stage - 1, lane);
+      const int last = at.stage == 0 ? Kernel::kStages - 1 : at.stage - 1;
+      ReleaseSlot<Kernel>(&work.smem.ring.empty[last], lane);
     }
     if constexpr (!Kernel::kOnlyPlain) {
       if (has_bias) {
@@ -291,24 +283,17 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   const int lane = threadIdx.x % kWarpSize;
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < Kernel::kStages; ++stage) {
-      InitBarrier(&smem.ring.full[stage], Kernel::kByTma ? 1 : kLoadingWarps);
-      InitBarrier(&smem.ring.empty[stage], Kernel::kReaders * 4 * Kernel::kClusterSize);
-    }
+    MakeRing(smem.ring, Kernel::kByTma ? 1 : kLoadingWarps,
+             Kernel::kReaders * 4 * Kernel::kClusterSize);
     FenceBarrierInit();
   }
   if (threadIdx.x == kWarpSize) {
     PrefetchMaps<Kernel>(params, plan);
   }
-  // No copy may signal a peer's barrier before it is made.
-  if constexpr (Kernel::kClusterSize > 1) {
-    SyncCluster();
-  } else {
-    __syncthreads();
-  }
-  const int num_steps = (params.k + kTileK - 1) / kTileK;
+  SyncRings<Kernel>();
+  const int num_steps = (params.k + Kernel::kTileK - 1) / Kernel::kTileK;
   const uint32_t rank = Kernel::kClusterSize > 1 ? ClusterRank() : 0;
-  const Sm90Work<Kernel> work = {params, plan, smem, rank, num_steps};
+  const Sm90Work<Kernel> work = {params, plan.loads, smem, rank, num_steps};
   if (warpgroup < Kernel::kNumProducers) {
     ReleaseRegisters<Kernel::kProducerRegisters>();
     if constexpr (!Kernel::kByTma) {
@@ -322,44 +307,33 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
       const int consumer_thread = threadIdx.x - Kernel::kNumProducers * kWarpgroupSize;
       PrefetchOperands(params, plan, consumer_thread, Kernel::kNumConsumers * kWarpgroupSize);
     }
-    Consume(work, warpgroup - Kernel::kNumProducers, threadIdx.x % kWarpgroupSize);
+    Consume(work, plan, warpgroup - Kernel::kNumProducers, threadIdx.x % kWarpgroupSize);
   }
 #endif
 }
 
 template <class Kernel>
 const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
-  if (params.num_knobs != 1 || params.knobs[0] < 1) {
-    return "knobs: expected the width of a strip in tiles";
-  }
   const bool is_plain = IsPlainProduct(params, DTypeOf<typename Kernel::T>());
   if (Kernel::kOnlyPlain && !(is_plain && IsAlignedForTma(params.d))) {
     return "this instance computes a · b alone, of rows that TMA can address";
   }
   Sm90Plan plan = {};
-  TileWalk& walk = plan.walk;
-  walk.num_m = static_cast<int>(CeilDiv(params.m, Kernel::kTileM * Kernel::kClusterM));
-  walk.num_n = static_cast<int>(CeilDiv(params.n, Kernel::kTileN * Kernel::kClusterN));
-  walk.strip_width = params.knobs[0];
-  const int64_t num_tiles = params.num_matrices * walk.num_m * walk.num_n;
-  // With room for the first turn past the last tile.
-  if (num_tiles > INT32_MAX / 2) {
-    return "d has more than 2^30 tiles";
-  }
-  walk.num_tiles = static_cast<int>(num_tiles);
-  const char* error = nullptr;
-  if constexpr (Kernel::kByTma) {
-    error = RealignOperands(&params, stream);
-  } else {
-    error = PlanThreadLoads(params, &plan);
+  const char* error = PlanWalk<Kernel>(params, &plan.loads.walk);
+  if (error == nullptr) {
+    if constexpr (Kernel::kByTma) {
+      error = PrepareLoads<Kernel>(&params, stream, &plan.loads);
+    } else {
+      error = PlanThreadLoads(params, &plan);
+    }
   }
   if (error == nullptr) {
-    error = MakeMaps<Kernel>(params, &plan);
+    error = MakeOutputMaps(params, &plan);
   }
   if (error != nullptr) {
     return error;
   }
-  return LaunchPersistent(Sm90DenseKernel<Kernel>, params, plan, walk.num_tiles,
+  return LaunchPersistent(Sm90DenseKernel<Kernel>, params, plan, plan.loads.walk.num_tiles,
                           Kernel::kClusterSize, Kernel::kNumThreads,
                           static_cast<int>(sizeof(typename Kernel::Smem)), stream);
 }

@@ -18,6 +18,16 @@ struct Ring {
   uint64_t empty[kStages];
 };
 
+// Makes the barriers, for so many that arrive when they have filled a slot, and so many that have
+// read it. By one thread, before any other uses them.
+template <int kStages>
+__device__ __forceinline__ void MakeRing(Ring<kStages>& ring, int num_fillers, int num_readers) {
+  for (int stage = 0; stage < kStages; ++stage) {
+    InitBarrier(&ring.full[stage], num_fillers);
+    InitBarrier(&ring.empty[stage], num_readers);
+  }
+}
+
 // A place in the walk around the ring: a slot, and the parity of the round.
 template <int kStages>
 struct RingPosition {

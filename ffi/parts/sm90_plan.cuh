@@ -3,8 +3,8 @@
 
 #include "parts/batch.h"
 #include "parts/fragment.cuh"
+#include "parts/sm90_loads.cuh"
 #include "parts/tensor_map.cuh"
-#include "parts/tile_walk.cuh"
 #include "ptx/tma.cuh"
 
 namespace jaxgemm {
@@ -17,52 +17,28 @@ enum class Loads {
   kByThreads,
 };
 
-// Maps of operands that are read and of outputs that TMA can address, which matrices they take, and
-// the order of tiles.
+// How operands are loaded; maps of outputs that TMA can address, and which matrix they are.
 struct Sm90Plan {
-  CUtensorMap a;
-  CUtensorMap b;
+  Sm90Loads loads;
   CUtensorMap d;
   CUtensorMap z;
-  OwnMatrices a_matrices;
-  OwnMatrices b_matrices;
   // As z has them too.
   OwnMatrices d_matrices;
-  TileWalk walk;
   // Of a and b with all of their matrices, where threads load them.
   int64_t a_bytes;
   int64_t b_bytes;
 };
 
-// Whether d is the product itself, in elements of the type of the operands.
-JAXGEMM_HOST_DEVICE bool IsPlainProduct(const GemmParams& params, DType dtype) {
-  const bool adds = params.c.data != nullptr || params.bias.data != nullptr;
-  return params.d.dtype == dtype && params.z.data == nullptr && params.alpha.data == nullptr &&
-         !adds && params.activation == Activation::kNone && !HasClamp(params);
-}
-
-// Fills the plan but for the order of tiles. Returns null, or what went wrong.
-template <class Kernel>
-const char* MakeMaps(const GemmParams& params, Sm90Plan* plan) {
-  const StoredSize d_size = {params.m, params.n};
+// Fills what the plan says of outputs. Returns null, or what went wrong.
+inline const char* MakeOutputMaps(const GemmParams& params, Sm90Plan* plan) {
+  const StoredSize size = {params.m, params.n};
+  plan->d_matrices = OwnMatrices::Of(params, params.d, size.rows);
   const char* error = nullptr;
-  plan->d_matrices = OwnMatrices::Of(params, params.d, d_size.rows);
-  // With k = 0 there is nothing to load.
-  if (Kernel::kLoads == Loads::kByTma && params.k > 0) {
-    plan->a_matrices = OwnMatrices::Of(params, params.a, StoredSizeOfA(params).rows);
-    plan->b_matrices = OwnMatrices::Of(params, params.b, StoredSizeOfB(params).rows);
-    error =
-        MakeTensorMap(params, params.a, StoredSizeOfA(params), Kernel::ATile::kBoxRows, &plan->a);
-    if (error == nullptr) {
-      error =
-          MakeTensorMap(params, params.b, StoredSizeOfB(params), Kernel::BTile::kBoxRows, &plan->b);
-    }
-  }
-  if (error == nullptr && IsAlignedForTma(params.d)) {
-    error = MakeTensorMap(params, params.d, d_size, kWarpRows, &plan->d);
+  if (IsAlignedForTma(params.d)) {
+    error = MakeTensorMap(params, params.d, TmaDType(params.d.dtype), size, kWarpRows, &plan->d);
   }
   if (error == nullptr && params.z.data != nullptr && IsAlignedForTma(params.z)) {
-    error = MakeTensorMap(params, params.z, d_size, kWarpRows, &plan->z);
+    error = MakeTensorMap(params, params.z, TmaDType(params.z.dtype), size, kWarpRows, &plan->z);
   }
   return error;
 }
@@ -70,9 +46,8 @@ const char* MakeMaps(const GemmParams& params, Sm90Plan* plan) {
 // By one thread, early: what fetches a map first waits for memory.
 template <class Kernel>
 __device__ __forceinline__ void PrefetchMaps(const GemmParams& params, const Sm90Plan& plan) {
-  if (Kernel::kLoads == Loads::kByTma && params.k > 0) {
-    PrefetchTensorMap(&plan.a);
-    PrefetchTensorMap(&plan.b);
+  if constexpr (Kernel::kLoads == Loads::kByTma) {
+    PrefetchMaps(params, plan.loads);
   }
   if (IsAlignedForTma(params.d)) {
     PrefetchTensorMap(&plan.d);

@@ -23,8 +23,8 @@
 #include "parts/line_loader.h"
 #include "parts/operand_tile.cuh"
 #include "parts/ring.cuh"
+#include "parts/sm90_loads.cuh"
 #include "parts/sm90_plan.cuh"
-#include "parts/sm90_work.cuh"
 #include "parts/tensor_map.cuh"
 #include "ptx/cta.cuh"
 #include "ptx/mbarrier.cuh"
@@ -164,7 +164,7 @@ __device__ void ProduceByThreads(const Sm90Work<Kernel>& work, int warp, int lan
     }
     at.Next();
   };
-  const int last_depth = params.k - (work.num_steps - 1) * kTileK;
+  const int last_depth = params.k - (work.num_steps - 1) * Kernel::kTileK;
   for (int turn = 0; work.Has(turn); ++turn) {
     const TilePlace place = work.At(turn);
     const BatchPlace batch = work.BatchPlaceOf(place);
@@ -172,7 +172,7 @@ __device__ void ProduceByThreads(const Sm90Work<Kernel>& work, int warp, int lan
     b.Begin(batch, place.n_index * Kernel::kTileN);
     for (int step = 0; step < work.num_steps - 1; ++step) {
       b.ReadAhead();
-      fill_slot(std::false_type(), kTileK, [&] { a.ReadOver(); });
+      fill_slot(std::false_type(), Kernel::kTileK, [&] { a.ReadOver(); });
       b.TakeAhead();
     }
     fill_slot(std::true_type(), last_depth, [] {});

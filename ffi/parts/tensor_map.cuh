@@ -75,9 +75,10 @@ inline int64_t NumOwnMatrices(const GemmParams& params, const Tensor& tensor, in
 }
 
 // Fills a map whose dimensions are column, row, matrix. Boxes have 128 bytes of each of `box_rows`
-// rows, swizzled. Returns null, or what went wrong.
-inline const char* MakeTensorMap(const GemmParams& params, const Tensor& tensor, StoredSize size,
-                                 int box_rows, CUtensorMap* map) {
+// rows, swizzled; `dtype` is what TMA takes the elements for. Returns null, or what went wrong.
+inline const char* MakeTensorMap(const GemmParams& params, const Tensor& tensor,
+                                 CUtensorMapDataType dtype, StoredSize size, int box_rows,
+                                 CUtensorMap* map) {
   static const EncodeTiled encode = FindEncodeTiled();
   if (encode == nullptr) {
     return "the driver has no cuTensorMapEncodeTiled";
@@ -93,9 +94,9 @@ inline const char* MakeTensorMap(const GemmParams& params, const Tensor& tensor,
                              static_cast<cuuint32_t>(box_rows), 1};
   const cuuint32_t steps[3] = {1, 1, 1};
   const CUresult result =
-      encode(map, TmaDType(tensor.dtype), 3, tensor.data, sizes, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(map, dtype, 3, tensor.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS
              ? nullptr
              : "cuTensorMapEncodeTiled refuses an operand's address, size or stride";
