@@ -147,6 +147,8 @@ SMALL_CASES = {
         m=64, n=64, k=64, extras=("b_up",), batch=((3, "a d"),), activation="sigmoid"
     ),
     "tf32": KernelCase(m=136, k=336, dtype="float32", out="float32", layout="NT"),
+    # More tiles than a GPU computes at a time, of a number of steps that fits no ring.
+    "many_tiles": KernelCase(m=2200, n=2176, k=72, dtype="float32", out="float32"),
     "tf32_with_all": KernelCase(
         k=80, dtype="float32", layout="NT", extras=EXTRAS, activation="silu", save=True
     ),

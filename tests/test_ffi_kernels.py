@@ -22,6 +22,7 @@ from jaxgemm.ffi_kernels import (
     limits,
     mma_sync,
     sm90,
+    sm90_tf32,
 )
 from jaxgemm.kernel import Kernel
 from jaxgemm.policy import Policy
@@ -43,6 +44,8 @@ def _why_not(kernel: Kernel, problem: Problem) -> str | None:
     """Why a kernel declines, whatever the device."""
     if kernel is cublaslt.KERNEL:
         return cublaslt.why_not_problem(problem)
+    if kernel is sm90_tf32.KERNEL:
+        return sm90_tf32.why_not_problem(problem)
     return limits.why_not_problem(problem, kernel.name)
 
 
@@ -179,13 +182,50 @@ _MANY, _FEWER = (((2**15, "a d"), (size, "a d")) for size in (2**15, 2**10))
         (sm90.KERNEL, KernelCase(m=128, n=8, k=17, batch=_FEWER), "a has rows of 17 elements"),
         (mma_sync.KERNEL, KernelCase(m=128, n=8, k=17, batch=_FEWER), "a has rows of 17 elements"),
         (cublaslt.KERNEL, KernelCase(m=2**31, n=8, k=8), "m = 2147483648: this kernel takes"),
+        (
+            sm90_tf32.KERNEL,
+            KernelCase(m=1, n=8, k=8, batch=(*_FEWER, (2**5, "a d")), dtype="float32"),
+            "d has 1073741824 tiles: this kernel takes 536870911",
+        ),
     ],
-    ids=["tiles", "copies", "copies_mma_sync", "size"],
+    ids=["tiles", "copies", "copies_mma_sync", "size", "tiles_of_tf32"],
 )
 def test_what_needs_longer_integers_is_declined(
     kernel: Kernel, case: KernelCase, text: str
 ) -> None:
     assert text in str(kernel.why_not(case.problem(), _H200))
+
+
+_IN_FLOAT32 = {"dtype": "float32", "out": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("case", "word"),
+    [
+        (KernelCase(**_IN_FLOAT32, layout="TN"), "a must be (m, k), or b (n, k)"),
+        (KernelCase(**_IN_FLOAT32, precision="highest"), "precision is highest"),
+        (KernelCase(), "a is bfloat16: this kernel needs float32"),
+        (KernelCase(**_IN_FLOAT32, dtypes=(("b", "bfloat16"),)), "b is bfloat16"),
+    ],
+    ids=["layout", "precision", "dtype", "mixed"],
+)
+def test_tf32_kernel_declines_with_a_reason(case: KernelCase, word: str) -> None:
+    assert word in str(sm90_tf32.KERNEL.why_not(case.problem(), _H200))
+
+
+@pytest.mark.parametrize(
+    ("layout", "tile", "along"),
+    [("NN", (256, 128, 32), "n"), ("NT", (128, 256, 32), "m"), ("TT", (128, 256, 32), "m")],
+)
+def test_tiles_of_tf32_lie_as_the_operand_from_registers_does(
+    layout: str, tile: tuple[int, int, int], along: str
+) -> None:
+    problem = KernelCase(4096, 4096, 4096, **_IN_FLOAT32, layout=layout).problem()
+    config = sm90_tf32.KERNEL.configs(problem, _H200)[0]
+    assert (config.cta_tile, config.cluster_along, config.cluster_size) == (tile, along, 2)
+    # Strips are as wide.
+    width = {"NN": 2 * 128, "NT": 256, "TT": 256}[layout]
+    assert config.strip_width * width == 2048
 
 
 def test_kernels_decline_a_cpu() -> None:
@@ -231,17 +271,27 @@ def test_auto_leaves_the_lessons_to_those_who_name_them(
         (KernelCase(4097, 4095, 4096), ("cuda.sm90.dense",)),
         (KernelCase(4096, 4096, 588), ("cuda.sm90.dense",)),
         (KernelCase(1000, 1001, 1003, extras=EXTRAS), ("cuda.sm90.dense",)),
+        (KernelCase(4096, 4096, 4096, **_IN_FLOAT32), ("cuda.sm90.tf32",)),
+        (KernelCase(1000, 1001, 1003, **_IN_FLOAT32, layout="TT"), ("cuda.sm90.tf32",)),
+        (
+            KernelCase(4096, 4096, 4096, **_IN_FLOAT32, layout="NT"),
+            ("pallas.hopper.dense", "cuda.sm90.tf32"),
+        ),
+        (KernelCase(4096, 4096, 4096, **_IN_FLOAT32, layout="TN"), ()),
     ],
     ids=str,
 )
-def test_hopper_kernel_answers_where_pallas_declines(
+def test_hopper_kernels_answer_where_pallas_declines(
     case: KernelCase, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("why_not", "why_not_built"):
         monkeypatch.setattr(library, name, lambda: None)
-    # The kernel holds the function itself.
-    kernel = dataclasses.replace(sm90.KERNEL, why_not_auto=lambda: None)
-    known = tuple(kernel if k is sm90.KERNEL else k for k in registry.kernels())
+    # A kernel holds the function itself.
+    built = {
+        k: dataclasses.replace(k, why_not_auto=lambda: None)
+        for k in (sm90.KERNEL, sm90_tf32.KERNEL)
+    }
+    known = tuple(built.get(k, k) for k in registry.kernels())
     monkeypatch.setattr(registry, "kernels", lambda: known)
     dispatch.forget()
     plan = dispatch.plan(case.problem(), _H200, Policy(), cache.Tables())
@@ -343,7 +393,7 @@ def test_instances_for_plain_products_are_left_out_of_others(
 
 
 def _in_tf32(x: jax.Array) -> jax.Array:
-    """Float32 without the bits that TF32 does not have: what mma.sync multiplies is then exact."""
+    """Float32 without the bits that TF32 does not have: Tensor Cores then multiply exactly."""
     if x.dtype != jnp.float32:
         return x
     return (x.view(jnp.uint32) & jnp.uint32(0xFFFFE000)).view(jnp.float32)
@@ -360,7 +410,7 @@ def test_every_config_is_right_on_a_gpu_with_the_same_bits(
     if reason := kernel.why_not(problem, target):
         pytest.skip(f"{target.name}: {reason}")
     arrays = case.arrays()
-    if kernel in (mma_sync.KERNEL, cublaslt.KERNEL):
+    if kernel in (mma_sync.KERNEL, cublaslt.KERNEL, sm90_tf32.KERNEL):
         arrays |= {name: _in_tf32(arrays[name]) for name in ("a", "b")}
     same_bits = kernel is not cublaslt.KERNEL
     kernel_answers.check_every_config(

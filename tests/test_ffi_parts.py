@@ -4,6 +4,7 @@ import ctypes
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,11 @@ from tests.direct_launch import GemmParams
 _FFI = instances.source_folder() or Path()
 _SOURCE = """
 #include "parts/batch.h"
+#include "parts/lane_pairs.h"
+#include "parts/register_rows.h"
 #include "parts/tile_walk.cuh"
+
+using jaxgemm::Major;
 
 extern "C" void TileAt(int num_m, int num_n, int strip_width, int position, int* place) {
   const jaxgemm::TilePlace at = jaxgemm::TileWalk{num_m, num_n, strip_width, 0}.At(position);
@@ -27,6 +32,33 @@ extern "C" void Find(const jaxgemm::GemmParams& params, int rows, int matrix, in
   const jaxgemm::BatchPlace place = jaxgemm::BatchPlace::Of(params, matrix);
   found[0] = place.Offset(params.a);
   found[1] = jaxgemm::OwnMatrices::Of(params, params.a, rows).At(place);
+}
+
+// Rows of a lane, and the bytes at which it reads a product.
+template <Major kMajor>
+void Rows(int warp, int lane, int product, int* found) {
+  using Of = jaxgemm::RegisterRows<kMajor>;
+  found[0] = Of::First(warp, lane);
+  found[1] = found[0] + Of::kSecondRow;
+  found[2] = Of::Place(warp, lane, product);
+  found[3] = Of::PlaceOfUpperHalf(found[2]);
+}
+extern "C" void RowsOf(int is_k_major, int warp, int lane, int product, int* found) {
+  (is_k_major ? Rows<Major::kK> : Rows<Major::kMN>)(warp, lane, product, found);
+}
+
+// Of a pair: its accumulators, and its row and column from the first accumulator's on.
+template <bool kTransposed, Major kMajor>
+void Pair(int pair, int* found) {
+  using Of = jaxgemm::LanePairs<kTransposed, jaxgemm::RegisterRows<kMajor>::kSecondRow>;
+  found[0] = Of::Accumulator(pair, 0);
+  found[1] = Of::Accumulator(pair, 1);
+  found[2] = Of::Rows(pair);
+  found[3] = Of::Columns(pair);
+}
+extern "C" void PairOf(int is_transposed, int is_k_major, int pair, int* found) {
+  (is_transposed ? Pair<true, Major::kMN>
+                 : is_k_major ? Pair<false, Major::kK> : Pair<false, Major::kMN>)(pair, found);
 }
 """
 
@@ -164,6 +196,79 @@ def test_threads_load_tiles_of_rows_that_begin_anywhere(
             np.testing.assert_array_equal(found, expected)
 
 
+def _found(function: Any, *args: int) -> list[int]:
+    """The four numbers that a function of the parts finds."""
+    found = (ctypes.c_int * 4)()
+    function(*args, found)
+    return list(found)
+
+
+def _in_shared_memory(operand: np.ndarray, is_k_major: bool) -> np.ndarray:
+    """64 rows of an operand at the depth of a stage as TMA writes them: words, swizzled."""
+    words = np.empty(64 * 32, operand.dtype)
+    for row, k in np.ndindex(64, 32):
+        # Rows of 128 bytes: of each row of the operand, or of 32 of them at each k.
+        line, place = (row, k) if is_k_major else (row // 32 * 32 + k, row % 32)
+        words[32 * line + (place // 4 ^ line % 8) * 4 + place % 4] = operand[row, k]
+    return words
+
+
+def _fragments(parts: ctypes.CDLL, words: np.ndarray, is_k_major: bool) -> np.ndarray:
+    """What the registers of each warp, lane and product hold."""
+    fragments = np.empty((4, 32, 4, 4), words.dtype)
+    for warp, lane, product in np.ndindex(4, 32, 4):
+        if is_k_major:
+            # As ldmatrix: register i comes from the row that lane 8 i + lane / 4 names.
+            named = (_found(parts.RowsOf, 1, warp, 8 * i + lane // 4, product) for i in range(4))
+            at = [place // 4 + lane % 4 for _, _, place, _ in named]
+        else:
+            _, _, low, high = _found(parts.RowsOf, 0, warp, lane, product)
+            at = [low // 4, low // 4 + 1, high // 4, high // 4 + 1]
+        fragments[warp, lane, product] = words[at]
+    return fragments
+
+
+@pytest.mark.parametrize("layout", ["NN", "TT", "NT"])
+def test_what_goes_through_registers_comes_out_where_it_belongs(
+    parts: ctypes.CDLL, layout: str
+) -> None:
+    is_k_major, is_transposed = layout == "NT", layout == "NN"
+    rng = np.random.default_rng(0)
+    operand, shared = (rng.integers(-9, 10, shape) for shape in ((64, 32), (32, 64)))
+    fragments = _fragments(parts, _in_shared_memory(operand, is_k_major), is_k_major)
+    # As wgmma: register 2 j + h of lane 4 r + q is row r + 8 h of the warp, and k = q + 4 j.
+    first = fragments.reshape(4, 8, 4, 4, 2, 2).transpose(0, 5, 1, 3, 4, 2).reshape(64, 32)
+    # acc[4 t + 2 h + e] of it is row r + 8 h of the warp, and column 8 t + 2 q + e.
+    acc = (first @ shared).reshape(4, 2, 8, 8, 4, 2).transpose(0, 2, 4, 3, 1, 5).reshape(4, 32, 32)
+    d = np.full((64, 64), 10**6)
+    for warp, lane, pair in np.ndindex(4, 32, 16):
+        row, column = _found(parts.RowsOf, is_k_major, warp, lane, 0)[0], 2 * (lane % 4)
+        if is_transposed:
+            row, column = column, row
+        one, other, rows, columns = _found(parts.PairOf, is_transposed, is_k_major, pair)
+        at = column + columns
+        assert at % 2 == 0
+        d[row + rows, at : at + 2] = acc[warp, lane, [one, other]]
+    expected = operand @ shared
+    np.testing.assert_array_equal(d, expected.T if is_transposed else expected)
+
+
+@pytest.mark.parametrize("is_k_major", [False, True])
+def test_lanes_that_read_at_once_read_from_different_banks(
+    parts: ctypes.CDLL, is_k_major: bool
+) -> None:
+    # Eight rows of 16 bytes of ldmatrix, or half a warp with 8 bytes each.
+    lanes, num_words = (8, 4) if is_k_major else (16, 2)
+    for warp, first, product in np.ndindex(4, 32 // lanes, 4):
+        found = [
+            _found(parts.RowsOf, is_k_major, warp, first * lanes + lane, product)
+            for lane in range(lanes)
+        ]
+        for place in (2,) if is_k_major else (2, 3):
+            words = [numbers[place] // 4 + i for numbers in found for i in range(num_words)]
+            assert sorted(word % 32 for word in words) == list(range(32))
+
+
 @pytest.mark.parametrize(
     ("file", "name", "value"),
     [
@@ -201,6 +306,12 @@ def _by_template(row: Instance) -> dict[str, object]:
         facts |= {"cluster": tuple(cluster), "only_plain": plain, "archs": ("90a",)}
         assert loads in ([], ["Loads", "kByThreads"])
         facts["loads_by_threads"] = bool(loads)
+    elif name == "Sm90Tf32":
+        columns, *stages, cluster = map(int, values)
+        return {
+            **{"cta_tile": (columns, 128, 32), "stages": min(stages), "cluster": (1, cluster)},
+            **{"dtype": "float32", "archs": ("90a",)},
+        }
     elif name == "MmaSync":
         m, n, stages = map(int, values[1:])
         depth = 32 if values[0] == "float" else 64

@@ -43,7 +43,8 @@ def test_what_a_rung_asks_for_is_the_formula_of_its_file(kernel: str, loads: flo
 
 
 def test_every_rung_is_a_kernel_with_forms():
-    assert set(rungs.RUNGS) == set(_KERNELS) - {"cublaslt"}
+    # A library, and the last rung once more for another dtype.
+    assert set(rungs.RUNGS) == set(_KERNELS) - {"cublaslt", "cuda.sm90.tf32"}
     assert {form.kernel for form in rungs.compiled()} == set(rungs.RUNGS)
 
 

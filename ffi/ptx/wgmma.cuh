@@ -1,4 +1,5 @@
-// wgmma: a warpgroup multiplies 64 rows by kN columns at a depth of 16, from shared memory.
+// wgmma: a warpgroup multiplies 64 rows by kN columns at a depth of 32 bytes: 16 elements of 16
+// bits from shared memory, or 8 of float32 in TF32 with the first operand from registers.
 //
 // Lane 4r + q of warp w holds of the product, in acc[4 t + 2 h + e], row 16 w + r + 8 h and column
 // 8 t + 2 q + e. The product is asynchronous: between the first Multiply and the wait for its
@@ -122,5 +123,34 @@ __device__ __forceinline__ void Multiply(float (&acc)[kN / 2], uint64_t a, uint6
 }
 
 #undef JAXGEMM_WGMMA_SS
+
+// The instruction with the first operand in registers: r0 to r3 and s0 are the numbers of the
+// operands after the accumulators (a, b).
+#define JAXGEMM_WGMMA_RS_TF32(n, count, r0, r1, r2, r3, s0)                                   \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n                                         \
+               "k8.f32.tf32.tf32"                                                             \
+               " {" JAXGEMM_TEXT_##count "}, {%" #r0 ", %" #r1 ", %" #r2 ", %" #r3 "}, %" #s0 \
+                                         ", 1, 1, 1;"                                         \
+               : JAXGEMM_ACC_##count(0)                                                       \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
+// acc += a · b in TF32; b is the descriptor of 8 x kN elements, contiguous along k. Of a, 64 x 8,
+// lane 4r + q of warp w holds column q of rows 16 w + r and 16 w + r + 8, then column q + 4 of
+// both; they belong to the Tensor Cores as the accumulators do. The 13 lowest bits of an element do
+// not take part, so operands should be rounded before.
+template <int kN>
+__device__ __forceinline__ void MultiplyTf32(float (&acc)[kN / 2], const uint32_t (&a)[4],
+                                             uint64_t b) {
+  static_assert(kN == 64 || kN == 128 || kN == 256, "these sizes are written out");
+  if constexpr (kN == 256) {
+    JAXGEMM_WGMMA_RS_TF32(256, 128, 128, 129, 130, 131, 132);
+  } else if constexpr (kN == 128) {
+    JAXGEMM_WGMMA_RS_TF32(128, 64, 64, 65, 66, 67, 68);
+  } else {
+    JAXGEMM_WGMMA_RS_TF32(64, 32, 32, 33, 34, 35, 36);
+  }
+}
+
+#undef JAXGEMM_WGMMA_RS_TF32
 
 }  // namespace jaxgemm

@@ -1,4 +1,5 @@
-// Words and halves of them: from global memory with a hint to the L2 cache, and to shared memory.
+// Words and halves of them: from global memory with a hint to the L2 cache, to and from shared
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,15 @@ __device__ __forceinline__ void StoreSharedWord(uint32_t address, uint32_t word)
 
 __device__ __forceinline__ void StoreSharedHalf(uint32_t address, uint16_t half) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(half) : "memory");
+}
+
+// Loads two words that begin at a multiple of 8 bytes.
+__device__ __forceinline__ void LoadSharedWords(uint32_t& first, uint32_t& second,
+                                                uint32_t address) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(first), "=r"(second)
+               : "r"(address)
+               : "memory");
 }
 
 }  // namespace jaxgemm

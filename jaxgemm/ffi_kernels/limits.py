@@ -51,6 +51,13 @@ def why_not_shape(problem: Problem) -> str | None:
     return _why_not_batch(problem)
 
 
+def why_not_tf32(problem: Problem) -> str | None:
+    """Why a problem's float32 operands may not be multiplied as TF32."""
+    if problem.dtype("a").name == "float32" and problem.spec.precision == "highest":
+        return "precision is highest: Tensor Cores round float32 to TF32, with 10 bits of mantissa"
+    return None
+
+
 def why_not_sizes(problem: Problem, max_size: int) -> str | None:
     """Why a problem is too long along an axis."""
     for label, size in problem.sizes:

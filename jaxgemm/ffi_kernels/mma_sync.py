@@ -15,16 +15,10 @@ def _why_not(problem: Problem, device: Device) -> str | None:
     return (
         limits.why_not_device(device, *_CAPABILITIES)
         or limits.why_not_problem(problem, _NAME)
-        or _why_not_precision(problem)
+        or limits.why_not_tf32(problem)
         or realign.why_not(problem)
         or library.why_not()
     )
-
-
-def _why_not_precision(problem: Problem) -> str | None:
-    if problem.dtype("a").name == "float32" and problem.spec.precision == "highest":
-        return "precision is highest: Tensor Cores round float32 to TF32, with 10 bits of mantissa"
-    return None
 
 
 def _configs(problem: Problem, device: Device) -> tuple[instances.Config, ...]:

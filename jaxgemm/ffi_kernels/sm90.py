@@ -1,10 +1,10 @@
 """The Hopper kernel in CUDA C++: TMA, warp roles and wgmma, for every size.
 
-It takes what `pallas.hopper.dense` takes, but for gated products and TF32; and problems with rows
-that TMA cannot address: those of a and b are copied to a workspace first, or threads load them,
-which is for small problems; those of d and z are written by ordinary stores. Its loads tell the L2
-cache what to keep, which Pallas cannot say; the epilogue of the Pallas kernel is compiled for its
-problem.
+It takes what `pallas.hopper.dense` takes, but for gated products and TF32, which is sm90_tf32.py's;
+and problems with rows that TMA cannot address: those of a and b are copied to a workspace first, or
+threads load them, which is for small problems; those of d and z are written by ordinary stores. Its
+loads tell the L2 cache what to keep, which Pallas cannot say; the epilogue of the Pallas kernel is
+compiled for its problem.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ _CAPABILITY = (9, 0)
 # 8192³ in bfloat16, 2026-11-30, before loads told L2 what to keep: with fewer or more, clusters of
 # 256 columns are up to 2 % slower, and narrower ones up to 6 %.
 _STRIP_COLUMNS = 2048
-# As in ffi/kernels/sm90_dense.cuh, where a place past the last tile must be a number too.
-_MAX_TILES = 2**30 - 1
+# As in ffi/parts/sm90_loads.cuh, where a place past the last tile must be a number too.
+MAX_TILES = 2**30 - 1
 # As kMaxThreadLoadedBytes in ffi/parts/sm90_thread_loads.cuh.
 _MAX_THREAD_LOADED_BYTES = 16 << 20
 # Where threads load, the share of its cycles in which L1 can be kept busy. Not measured.
@@ -79,7 +79,7 @@ class Config:
     @property
     def main_loop_factor(self) -> float:
         """Time of the main loop over that of its products: where threads load, L1 binds it."""
-        if not _rows()[self.instance].loads_by_threads:
+        if self.instance not in _loaded_by_threads():
             return 1.0
         tile_m, tile_n, tile_k = self.cta_tile
         # Cycles of a step. A row of 64 elements takes one to read, one to write, and one more where
@@ -95,7 +95,7 @@ class Config:
 def _why_not(problem: Problem, device: Device) -> str | None:
     return (
         limits.why_not_device(device, _CAPABILITY, _CAPABILITY)
-        or limits.why_not_problem(problem, _NAME, _MAX_TILES)
+        or limits.why_not_problem(problem, _NAME, MAX_TILES)
         or realign.why_not(problem)
         or library.why_not()
     )
@@ -103,22 +103,20 @@ def _why_not(problem: Problem, device: Device) -> str | None:
 
 def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
     dtype = problem.dtype("a").name
-    strip = problem.n if traffic.writes_dominate(problem, device) else _STRIP_COLUMNS
     copied = realign.workspace_bytes(problem)
-    rows = [
-        row
-        for row in _rows().values()
+    return tuple(
+        config_of(row, problem, device)
+        for row in instances.of_kernel(_NAME)
         if row.dtype == dtype
         and (not row.only_plain or _is_plain(problem))
         and (not row.loads_by_threads or (copied > 0 and _threads_can_load(problem)))
-    ]
-    return tuple(_config(row, strip, 0 if row.loads_by_threads else copied) for row in rows)
+    )
 
 
 @functools.cache
-def _rows() -> dict[str, instances.Instance]:
-    """The compiled instances by name, in the file's order."""
-    return {row.name: row for row in instances.of_kernel(_NAME)}
+def _loaded_by_threads() -> frozenset[str]:
+    """The names of instances whose operands threads load."""
+    return frozenset(row.name for row in instances.of_kernel(_NAME) if row.loads_by_threads)
 
 
 def _threads_can_load(problem: Problem) -> bool:
@@ -134,8 +132,10 @@ def _is_plain(problem: Problem) -> bool:
     return is_product and same_dtype and realign.is_aligned(problem, "d")
 
 
-def _config(row: instances.Instance, strip_columns: int, copied_bytes: int) -> Config:
+def config_of(row: instances.Instance, problem: Problem, device: Device) -> Config:
+    """The choice of an instance that loads as ffi/parts/sm90_loads.cuh does."""
     cluster_m, cluster_n = row.cluster
+    strip_columns = problem.n if traffic.writes_dominate(problem, device) else _STRIP_COLUMNS
     return Config(
         instance=row.name,
         cta_tile=row.cta_tile,
@@ -145,14 +145,15 @@ def _config(row: instances.Instance, strip_columns: int, copied_bytes: int) -> C
         takes_turns=row.takes_turns,
         smem_bytes=row.smem_bytes,
         strip_width=math.ceil(strip_columns / (row.cta_tile[1] * cluster_n)),
-        copied_bytes=copied_bytes,
+        copied_bytes=0 if row.loads_by_threads else realign.workspace_bytes(problem),
     )
 
 
-def _run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array, ...]:
+def run(name: str, problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array, ...]:
+    """The outputs, by the kernel of this name."""
     return call.run(
         problem,
-        _NAME,
+        name,
         config.instance,
         operands,
         knobs=(config.strip_width,),
@@ -165,7 +166,7 @@ KERNEL = Kernel(
     version=1,
     why_not=_why_not,
     configs=_configs,
-    run=_run,
+    run=functools.partial(run, _NAME),
     efficiency=0.94,
     why_not_auto=library.why_not_built,
 )
