@@ -47,6 +47,9 @@ _DEAREST_TRANSFER = 1.05
 # A library was faster if it took this much less: otherwise it is a tie, and ours answers.
 _FASTER = 1 + TIE
 _UNMEASURED = "a library: `auto` takes it where it was measured to be faster; see `jaxgemm.tune`"
+_NOT_TIMED = (
+    "no config of it was ever timed: `auto` takes it where a table says so; see `jaxgemm.tune`"
+)
 # Tiles of which this part or less is used are not taken on the word of an estimate.
 _HALF_FULL = 0.5
 # What two configs must agree in if one is to stand for the other.
@@ -146,7 +149,8 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
         raise UnsupportedProblem(f"{problem} on {device.name}", declined)
     if policy.backend == "auto":
         for choice in [c for c in choices if c.kernel is not reference and _is_unknown(c)]:
-            declined[choice.kernel.name] = _UNMEASURED
+            is_library = choice.kernel.is_black_box
+            declined[choice.kernel.name] = _UNMEASURED if is_library else _NOT_TIMED
             choices.remove(choice)
     rivals = [c for c in choices if not c.kernel.is_black_box and c.measured_us is not None]
     first = min((SOURCES.index(c.source) for c in rivals), default=0)
@@ -157,7 +161,13 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
 
 
 def _is_unknown(choice: Choice) -> bool:
-    return choice.kernel.is_black_box and choice.source == MODEL
+    """Whether nothing but an estimate speaks for what is known by timing it only."""
+    is_known_by_timing = choice.kernel.is_black_box or _is_only_measured(choice.config)
+    return is_known_by_timing and choice.source == MODEL
+
+
+def _is_only_measured(config: Any) -> bool:
+    return getattr(config, "only_measured", False)
 
 
 def is_mostly_empty(problem: Problem, choice: Choice) -> bool:
@@ -212,6 +222,8 @@ def _choice(kernel: Kernel, problem: Problem, device: Device, tables: Tables) ->
     ranked = cost.ranked(problem, configs, device, kernel.efficiency)
     if kernel.is_black_box:
         return Choice(kernel, *ranked[0])
+    # What an estimate is good enough for, if there is any.
+    ranked = [pair for pair in ranked if not _is_only_measured(pair[0])] or ranked
     transferred = _transferred(kernel, ranked, problem, device, tables)
     return transferred or Choice(kernel, *ranked[0])
 

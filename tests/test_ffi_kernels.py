@@ -284,6 +284,8 @@ def test_auto_leaves_the_lessons_to_those_who_name_them(
 def test_hopper_kernels_answer_where_pallas_declines(
     case: KernelCase, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    timed = {n: dataclasses.replace(row, unmeasured=False) for n, row in sm90._known().items()}
+    monkeypatch.setattr(sm90, "_known", lambda: timed)
     for name in ("why_not", "why_not_built"):
         monkeypatch.setattr(library, name, lambda: None)
     # A kernel holds the function itself.
@@ -341,6 +343,36 @@ def test_hopper_kernel_asks_for_room_for_rows_that_tma_cannot_address(
 def _by_threads(config: sm90.Config) -> bool:
     rows = {row.name: row for row in instances.of_kernel("cuda.sm90.dense")}
     return rows[config.instance].loads_by_threads
+
+
+def test_what_was_never_timed_is_left_to_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, *rest = instances.of_kernel("cuda.sm90.dense")
+    untimed = {row.name: dataclasses.replace(row, unmeasured=True)}
+    monkeypatch.setattr(sm90, "_known", lambda: untimed | {x.name: x for x in rest})
+    for name in ("why_not", "why_not_built"):
+        monkeypatch.setattr(library, name, lambda: None)
+    kernel = dataclasses.replace(sm90.KERNEL, why_not_auto=lambda: None)
+    reference = registry.kernels()[-1]
+    problem = KernelCase(4097, 4095, 4096).problem()
+    first, *others = kernel.configs(problem, _H200)
+    assert [first.only_measured, others[0].only_measured] == [True, False]
+
+    def plan(tables: cache.Tables, configs: tuple[sm90.Config, ...]) -> dispatch.Plan:
+        dispatch.forget()
+        known = dataclasses.replace(kernel, configs=lambda *_: configs)
+        monkeypatch.setattr(registry, "kernels", lambda: (known, reference))
+        return dispatch.plan(problem, _H200, Policy(), tables)
+
+    assert plan(cache.Tables(), (first, *others)).choices[0].config != first
+    alone = plan(cache.Tables(), (first,))
+    assert alone.kernel.name == "xla.reference"
+    assert "no config of it was ever timed" in dict(alone.reasons)["cuda.sm90.dense"]
+    entry = cache.Entry(
+        kernel.name, kernel.version, cache.key_of(problem), cache.config_text(first), 1.0
+    )
+    timed = cache.Tables(user=cache.Table((entry,)))
+    assert plan(timed, (first, *others)).choices[0].config == first
+    dispatch.forget()
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,14 @@ class Config:
         return True
 
     @property
+    def only_measured(self) -> bool:
+        """Whether `auto` takes it only where a table says what it takes."""
+        return _known()[self.instance].unmeasured
+
+    @property
     def main_loop_factor(self) -> float:
         """Time of the main loop over that of its products: where threads load, L1 binds it."""
-        if self.instance not in _loaded_by_threads():
+        if not _known()[self.instance].loads_by_threads:
             return 1.0
         tile_m, tile_n, tile_k = self.cta_tile
         # Cycles of a step. A row of 64 elements takes one to read, one to write, and one more where
@@ -114,9 +119,9 @@ def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
 
 
 @functools.cache
-def _loaded_by_threads() -> frozenset[str]:
-    """The names of instances whose operands threads load."""
-    return frozenset(row.name for row in instances.of_kernel(_NAME) if row.loads_by_threads)
+def _known() -> dict[str, instances.Instance]:
+    """All instances by name."""
+    return {row.name: row for row in instances.instances()}
 
 
 def _threads_can_load(problem: Problem) -> bool:
