@@ -42,8 +42,9 @@ def _absorbed_by(spec: GemmSpec, names: tuple[str, ...]) -> str | None:
     """The label that an innermost batch axis can be folded into without moving data."""
     if spec.ragged is not None:
         return None
-    rows = {"a", "c", "d"} if "c" in spec.operands else {"a", "d"}
-    if set(names) == rows and spec.a_contract == 1:
+    rows = {"a", "d", *({"c", "z"} & {*spec.operands})}
+    # The rows of each entry have a sum of their own.
+    if set(names) == rows and spec.a_contract == 1 and spec.sum_dtype is None:
         return "m"
     if names == ("a", "b") and spec.a_contract == 0 and spec.b_contract == 0:
         return "k"

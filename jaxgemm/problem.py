@@ -31,6 +31,7 @@ class Problem:
     @classmethod
     def of(cls, spec: GemmSpec, operands: Sequence[Any]) -> "Problem":
         """The problem of operands (anything with shape and dtype) that fit the spec."""
+        _check_backward(spec)
         sizes: dict[str, int] = {}
         for name, x in zip(spec.operands, operands, strict=True):
             labels = spec.labels(name)
@@ -74,7 +75,10 @@ class Problem:
         """The dtype of an operand or output."""
         if operand == "d":
             return self.spec.out_dtype
-        if operand in ("z", "z_up"):
+        if operand == "d_sum":
+            assert self.spec.sum_dtype is not None, self
+            return self.spec.sum_dtype
+        if operand in ("z", "z_up") and not self.spec.pullback:
             return self.spec.residual_dtype
         return jnp.dtype(dict(self.dtypes)[operand])
 
@@ -117,11 +121,22 @@ class Problem:
         layout = ("N" if self.spec.a_contract == 1 else "T") + "NT"[self.spec.b_contract]
         kinds = f"{self.dtype('a')}·{self.dtype('b')}→{self.spec.out_dtype}"
         extras = [n for n in ("alpha", "c", "beta", "bias") if self.has(n)]
-        extras += [self.spec.activation] if self.spec.activation else []
+        slope = "slope of " if self.spec.pullback else ""
+        extras += [slope + self.spec.activation] if self.spec.activation else []
         extras += ["gated"] if self.spec.gated else []
         extras += ["preactivation"] if self.spec.save_preactivation else []
+        extras += ["sum over rows"] if self.spec.sum_dtype else []
         tail = " + " + ", ".join(extras) if extras else ""
         return f"{' '.join(parts)} {layout} {kinds}{tail}"
+
+
+def _check_backward(spec: GemmSpec) -> None:
+    """z and d_sum are for whole matrices, and z is for an activation without a bias."""
+    if spec.pullback or spec.sum_dtype is not None:
+        assert not any((spec.ragged, spec.gated, spec.batch_invariant)), spec
+    if spec.pullback:
+        assert spec.activation, spec
+        assert not any((spec.save_preactivation, "bias" in spec.operands)), spec
 
 
 # What callers pass is checked below, once; everything further down trusts it. `names` maps the

@@ -57,14 +57,22 @@ def finish(spec: GemmSpec, products: list[jax.Array], operands: Operands) -> tup
     saved = [_preactivation(spec, product, operands) for product in products]
     d = saved[0]
     if spec.activation is not None:
-        d = epilogue.ACTIVATIONS[spec.activation].apply(d)
+        activation = epilogue.ACTIVATIONS[spec.activation]
+        if spec.pullback:
+            z = align(operands["z"].astype(d.dtype), spec.labels("z"), spec.labels("d"))
+            d = activation.pullback(jnp.broadcast_to(z, d.shape), d)
+        else:
+            d = activation.apply(d)
     if spec.gated:
         d = d * saved[1]
     if spec.ragged == "m" and spec.activation is not None:
         _, valid = rows_of_groups(*group_bounds(operands, d.shape[-2]), d.shape[-2])
         d = jnp.where(valid[:, None], d, 0)
-    d = d.astype(spec.out_dtype)
-    return (d, *(z.astype(spec.residual_dtype) for z in saved if spec.save_preactivation))
+    found = [d.astype(spec.out_dtype)]
+    found += [z.astype(spec.residual_dtype) for z in saved if spec.save_preactivation]
+    if spec.sum_dtype is not None:
+        found.append(d.sum(-2).astype(spec.sum_dtype))
+    return tuple(found)
 
 
 def _over_batch(spec: GemmSpec, operands: Operands, config: Config) -> tuple[jax.Array, ...]:

@@ -11,6 +11,11 @@ and for `ragged="m"` (rows of a belong to groups) and `ragged="k"` (its weight g
     d[g, m, n] = alpha · Σ_{k in group g} a[k, m] · b[k, n]
 
 where group g is the rows [row_start + Σ_{h<g} group_sizes[h], … + group_sizes[g]).
+With the operand z, which lies as d does, it is the step back through an activation:
+
+    d[b…, m, n] = act'(z[b…, m, n]) · (alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n])
+
+and the output d_sum[b…, n] = Σ_m d[b…, m, n] is what a bias before the activation gets.
 A batch axis that d lacks is summed over, as k is. The three forms are closed under
 differentiation: the gradient for a or b is again a product of the same kind with its operands
 renamed (`gradient_product`), so every transform is written once and none moves data.
@@ -28,6 +33,7 @@ OPERAND_ORDER = (
     "b_up",
     "c",
     "bias",
+    "z",
     "alpha",
     "beta",
     "group_sizes",
@@ -42,7 +48,7 @@ class GemmSpec:
 
     Attributes:
       operands: the names of the operands there are, in `OPERAND_ORDER`. "b_up" makes it gated:
-        d = act(a·b) · (a·b_up).
+        d = act(a·b) · (a·b_up). "z" makes it a pullback: d = act'(z) · (a·b).
       a_contract: which of a's last two dimensions is contracted (1: a is (m, k), 0: (k, m)).
       b_contract: which of b's last two dimensions is contracted (0: b is (k, n), 1: (n, k)).
       out_dtype: the dtype of d; everything before it is in the accumulator dtype.
@@ -54,6 +60,8 @@ class GemmSpec:
       activation: a name in `epilogue.ACTIVATIONS`, or None.
       save_preactivation: also return what the activation was applied to.
       batch_invariant: the bits of a row of d do not depend on the number of rows.
+      sum_dtype: the dtype of d_sum, or None where it is not returned. It is added up in the
+        accumulator dtype, from d before or after d is rounded.
     """
 
     operands: tuple[str, ...]
@@ -67,6 +75,7 @@ class GemmSpec:
     activation: str | None = None
     save_preactivation: bool = False
     batch_invariant: bool = False
+    sum_dtype: np.dtype | None = None
 
     @property
     def gated(self) -> bool:
@@ -74,11 +83,15 @@ class GemmSpec:
         return "b_up" in self.operands
 
     @property
+    def pullback(self) -> bool:
+        """Whether this is act'(z) · (a·b)."""
+        return "z" in self.operands
+
+    @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the results: "d", then the saved pre-activations "z" (and "z_up")."""
-        if not self.save_preactivation:
-            return ("d",)
-        return ("d", "z", "z_up") if self.gated else ("d", "z")
+        """The names of the results: "d", saved pre-activations "z" (and "z_up"), and "d_sum"."""
+        saved = ("z", "z_up")[: 1 + self.gated] if self.save_preactivation else ()
+        return ("d", *saved, *(("d_sum",) if self.sum_dtype is not None else ()))
 
     def core_labels(self, name: str) -> tuple[str, ...]:
         """The labels of an operand or output, without batch axes."""
@@ -92,6 +105,7 @@ class GemmSpec:
         return {
             "c": ("m", "n"),
             "bias": (*groups, "n"),
+            "d_sum": ("n",),
             "alpha": (),
             "beta": (),
             "group_sizes": ("g",),
@@ -100,7 +114,7 @@ class GemmSpec:
 
     def batch_labels(self, name: str) -> tuple[str, ...]:
         """The labels of the batch axes that an operand or output has."""
-        role = "d" if name in ("z", "z_up") else name
+        role = "d" if name in self.outputs else name
         return tuple(f"b{i}" for i, names in enumerate(self.batch) if role in names)
 
     def labels(self, name: str) -> tuple[str, ...]:
@@ -123,6 +137,7 @@ class GemmSpec:
             residual_dtype=out_dtype,
             activation=None,
             save_preactivation=False,
+            sum_dtype=None,
         )
 
     def for_weight(self, weight: str) -> "GemmSpec":

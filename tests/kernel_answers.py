@@ -50,6 +50,10 @@ def answers(
     z = np.broadcast_to(z, problem.shape("d"))
     units = 4 * math.sqrt(max(1, problem.k)) * 2.0**-24 + 2 * u_mul
     slack = np.broadcast_to(units * size, z.shape)
+    if spec.pullback:
+        d, d_slack = _pulled_back(problem, get("z"), z, slack)
+        found = {"d": oracle.Answer(d, d_slack, z, slack)}
+        return _with_sum(problem, found)
     d = oracle.ACTIVATIONS[spec.activation][0](z)
     slope = oracle.slope(spec.activation, z[np.isfinite(z)])
     curved = spec.activation not in (None, "relu", "relu2")
@@ -58,7 +62,27 @@ def answers(
         "d": oracle.Answer(d, d_slack, z, slack),
         "z": oracle.Answer(z, slack, z, slack),
     }
-    return {name: found[name] for name in spec.outputs}
+    return _with_sum(problem, found)
+
+
+def _pulled_back(
+    problem: Problem, z: np.ndarray, product: np.ndarray, slack: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """act'(z) · product, and its error: of the product, and of evaluating act' in float32."""
+    activation = problem.spec.activation
+    z = np.broadcast_to(z, product.shape)
+    slope = oracle.ACTIVATIONS[activation][1](z)
+    error = 16 * 2.0**-24 * oracle.slope(activation, z) * np.abs(product)
+    return slope * product, np.abs(slope) * slack + error
+
+
+def _with_sum(problem: Problem, found: dict[str, oracle.Answer]) -> dict[str, oracle.Answer]:
+    """The outputs there are; d_sum adds up the rows of d, rounded or not."""
+    d, terms = found["d"], max(1, problem.m)
+    units = 1.01 * oracle.roundoff(problem.dtype("d")) + 4 * math.sqrt(terms) * 2.0**-24
+    value, slack = d.value.sum(-2), (d.slack + units * np.abs(d.value)).sum(-2)
+    found = {**found, "d_sum": oracle.Answer(value, slack, value, slack)}
+    return {name: found[name] for name in problem.spec.outputs}
 
 
 def _gated_answers(

@@ -28,6 +28,7 @@ class KernelCase:
       batch: for each axis its size and the names, with spaces, of those that have it.
       activation: its name.
       save: whether z is an output.
+      sums: the dtype of d_sum, or None where it is no output.
       precision: of float32 operands.
       nan_c: whether c is NaN everywhere.
       specials: whether a and b each have a NaN, an infinity and a negative one.
@@ -45,6 +46,7 @@ class KernelCase:
     batch: tuple[tuple[int, str], ...] = ()
     activation: str | None = None
     save: bool = False
+    sums: str | None = None
     precision: str = "default"
     nan_c: bool = False
     specials: bool = False
@@ -61,6 +63,7 @@ class KernelCase:
             batch=tuple(tuple(sorted(names.split())) for _, names in self.batch),
             activation=self.activation,
             save_preactivation=self.save,
+            sum_dtype=None if self.sums is None else jnp.dtype(self.sums),
         )
         sizes = {"m": self.m, "n": self.n, "k": self.k}
         sizes |= {f"b{i}": size for i, (size, _) in enumerate(self.batch)}
@@ -95,6 +98,7 @@ class KernelCase:
 
 
 EXTRAS = ("c", "bias", "alpha", "beta")
+PULLBACK = ("c", "z", "alpha", "beta")
 SMALL_CASES = {
     **{f"layout_{x}": KernelCase(m=192, n=128, k=320, layout=x) for x in ("NN", "NT", "TN", "TT")},
     "float16": KernelCase(dtype="float16", out="float16", layout="TT"),
@@ -138,6 +142,16 @@ SMALL_CASES = {
     "tf32_with_all": KernelCase(
         k=80, dtype="float32", layout="NT", extras=EXTRAS, activation="silu", save=True
     ),
+    "pullback": KernelCase(m=136, n=96, layout="NT", extras=("z",), activation="gelu"),
+    "pullback_with_all": KernelCase(
+        m=136, n=176, k=80, extras=PULLBACK, activation="silu", out="float32"
+    ),
+    "pullback_of_float32": KernelCase(
+        extras=("z",), activation="gelu_exact", dtypes=(("z", "float32"),)
+    ),
+    "pullback_batch": KernelCase(
+        m=64, n=64, k=64, extras=("z",), activation="relu", batch=((3, "a d z"),)
+    ),
     "batch": KernelCase(m=64, n=64, batch=((3, "a b d"),)),
     "batch_with_tails": KernelCase(m=72, n=80, k=48, batch=((3, "a b c d"),), extras=("c",)),
     "batch_of_b_only": KernelCase(m=64, n=64, k=64, batch=((3, "b d"),)),
@@ -162,6 +176,10 @@ ODD_CASES = {
     "odd_batch": KernelCase(
         m=33, n=17, k=19, layout="TN", batch=((3, "a b c d"), (2, "b d")), extras=("c",)
     ),
+    "pullback_and_sum": KernelCase(
+        m=33, n=17, k=19, extras=("z",), activation="relu2", sums="float32"
+    ),
+    "sum": KernelCase(m=19, n=5, k=7, extras=EXTRAS, activation="tanh", save=True, sums="bfloat16"),
     "one_element": KernelCase(m=1, n=1, k=1),
     "empty_k": KernelCase(k=0, extras=("c", "bias"), activation="sigmoid"),
     "empty_m": KernelCase(m=0),

@@ -14,7 +14,12 @@ ROOT = Path(__file__).parent.parent
 LAYERS = {
     "facts": ("jaxgemm.dtypes", "jaxgemm.device", "jaxgemm.errors"),
     "values": ("jaxgemm.epilogue", "jaxgemm.spec", "jaxgemm.problem", "jaxgemm.traffic"),
-    "meaning and contract": ("jaxgemm.reference", "jaxgemm.kernel", "jaxgemm.canonical"),
+    "meaning and contract": (
+        "jaxgemm.reference",
+        "jaxgemm.kernel",
+        "jaxgemm.canonical",
+        "jaxgemm.remainder",
+    ),
     "kernels": ("pallas_kernels", "jaxgemm.ffi_kernels"),
     "choice": ("jaxgemm.registry", "jaxgemm.tuning", "jaxgemm.policy", "jaxgemm.dispatch"),
     "transforms": ("jaxgemm.primitive", "jaxgemm.rules", "jaxgemm.autodiff", "jaxgemm.lowering"),

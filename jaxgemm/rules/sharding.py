@@ -3,6 +3,7 @@
     label                  sharded over a mesh axis means
     m, n, batch axes of d  each device computes its part; nothing is exchanged
     k, batch axes d lacks  each device has a partial sum: psum in the accumulator, then the epilogue
+    m, with d_sum          each device sums its own rows, and a psum adds these
     m with ragged="m"      each device clips the groups to its window of rows
     k with ragged="k"      the same, and a psum of the partial sums
     g with ragged="m"      each device fills the rows of its own groups; psum adds zeros elsewhere
@@ -152,6 +153,8 @@ def _local(
         outputs = _finish_partial(spec, policy, partial, named)
     else:
         outputs = bind(spec, policy, ordered)
+    if spec.sum_dtype is not None and axes.get("m"):
+        outputs = (*outputs[:-1], lax.psum(outputs[-1], axes["m"]))
     if spec.ragged == "m" and axes.get("g"):
         # Every row was filled by one device and is zero on the others: exact in any dtype.
         outputs = tuple(lax.psum(x, axes["g"]) for x in outputs)

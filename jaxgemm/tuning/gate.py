@@ -7,8 +7,10 @@ D = act(z) with z = alpha · A·B + beta · C + bias may differ from it, element
 
 with S = |alpha| |A|·|B| + |beta C| + |bias|, L the largest slope of act, and unit roundoffs of the
 output, the accumulator, and operands that are multiplied as TF32 (u_mul is 0 for others). A curved
-activation adds 4 u_acc |R|. A gradient is bounded as the product that it is, plus what z̄ carries:
-z̄ is computed from a z that was rounded to the residual dtype, and is rounded to it itself.
+activation adds 4 u_acc |R|. Where D = act'(z) · (alpha · A·B + beta · C), it is the same with act
+at the end left out, and evaluating act' adds 16 u_acc of its largest value. A sum of rows of D adds
+up their bounds, and their roundings. A gradient is bounded as the product that it is, plus what z̄
+carries: z̄ is computed from a z that was rounded to the residual dtype, and is rounded to it itself.
 
 The error over this bound is what `error` returns: more than 1 is wrong. A candidate that rounds on
 its way, as a chain of jnp operations does, is judged with `stepwise=True`, which allows for it.
@@ -36,28 +38,37 @@ _STEPS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What d should be, to compare many results with.
+    """What an output should be, to compare many results with.
 
     Attributes:
       problem: it.
       value: R, in the accumulator dtype.
-      slack: the bound of its error, but for the rounding to the dtype of d.
+      slack: the bound of its error, but for the rounding to the dtype of the output.
+      name: which output it is.
     """
 
     problem: Problem
     value: jax.Array
     slack: jax.Array
+    name: str = "d"
 
-    def error(self, d: jax.Array) -> float:
+    def error(self, output: jax.Array) -> float:
         """The largest error of a result over its bound; infinite where NaN are out of place."""
-        if d.shape != self.problem.shape("d") or d.dtype != self.problem.dtype("d"):
+        problem = self.problem
+        if output.shape != problem.shape(self.name) or output.dtype != problem.dtype(self.name):
             return math.inf
-        return float(jax.jit(_over_bound)(d, self.value, self.slack))
+        return float(jax.jit(_over_bound)(output, self.value, self.slack))
 
 
 def answer(problem: Problem, operands: Arrays, *, stepwise: bool = False) -> Answer:
     """The answer to a problem, and how far results may be from it."""
     return Answer(problem, *_compiled(_answer)(problem, stepwise, dict(operands)))
+
+
+def answer_of_sum(problem: Problem, operands: Arrays) -> Answer:
+    """The answer to d_sum, the sum of the rows of d, rounded or not."""
+    value, slack = _compiled(_sum)(problem, False, dict(operands))
+    return Answer(problem, value, slack, "d_sum")
 
 
 def error(problem: Problem, operands: Arrays, d: jax.Array, *, stepwise: bool = False) -> float:
@@ -94,14 +105,15 @@ def _exact(problem: Problem) -> GemmSpec:
     """alpha · a·b + beta · c + bias alone, in the accumulator dtype, at full precision."""
     spec, acc = problem.spec, problem.accumulator
     return spec.replace(
-        operands=tuple(name for name in spec.operands if name != "b_up"),
-        batch=tuple(tuple(n for n in names if n != "b_up") for names in spec.batch),
+        operands=tuple(name for name in spec.operands if name not in ("b_up", "z")),
+        batch=tuple(tuple(n for n in names if n not in ("b_up", "z")) for names in spec.batch),
         out_dtype=acc,
         residual_dtype=acc,
         precision="highest",
         activation=None,
         save_preactivation=False,
         batch_invariant=False,
+        sum_dtype=None,
     )
 
 
@@ -192,7 +204,10 @@ def _answer(
 ) -> tuple[jax.Array, jax.Array]:
     steps = _STEPS * _roundoff(problem.dtype("d")) if stepwise else 0.0
     saved = _preactivations(problem, operands, steps)
-    value, slack = _activated(problem, *saved[0])
+    if problem.spec.pullback:
+        value, slack = _times_slope(problem, operands["z"], *saved[0])
+    else:
+        value, slack = _activated(problem, *saved[0])
     if problem.spec.gated:
         up, up_slack = saved[1]
         slack = jnp.abs(value) * up_slack + slack * (jnp.abs(up) + up_slack)
@@ -203,6 +218,26 @@ def _answer(
         _, valid = reference.rows_of_groups(*bounds, value.shape[0])
         value = jnp.where(valid[:, None], value, 0)
     return value, slack + steps * jnp.abs(value)
+
+
+def _sum(
+    problem: Problem, stepwise: bool, operands: dict[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    value, slack = _answer(problem, stepwise, operands)
+    units = 4 * math.sqrt(max(1, problem.m)) * _roundoff(problem.accumulator)
+    slack = slack + (1.01 * _roundoff(problem.dtype("d")) + units) * jnp.abs(value)
+    return value.sum(-2), slack.sum(-2)
+
+
+def _times_slope(
+    problem: Problem, z: jax.Array, product: jax.Array, slack: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """act'(z) · product, for a z that is given as it is."""
+    spec, acc = problem.spec, problem.accumulator
+    z = reference.align(z.astype(acc), spec.labels("z"), spec.labels("d"))
+    z = jnp.broadcast_to(z, product.shape)
+    value, error = _pulled_back(spec, z, jnp.zeros_like(z), product, _roundoff(acc))
+    return value, error + _slope(spec.activation, z) * slack
 
 
 def _activated(problem: Problem, z: jax.Array, slack: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -284,7 +284,12 @@ def _wrong(
 
 def answers_of(problem: Problem, operands: Operands) -> tuple[gate.Answer, ...]:
     """What each output of a problem should be."""
-    return tuple(gate.answer(*of_output(problem, operands, name)) for name in problem.spec.outputs)
+    return tuple(
+        gate.answer_of_sum(problem, operands)
+        if name == "d_sum"
+        else gate.answer(*of_output(problem, operands, name))
+        for name in problem.spec.outputs
+    )
 
 
 def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem, Operands]:
@@ -299,6 +304,7 @@ def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem,
         batch=batch,
         activation=None,
         save_preactivation=False,
+        sum_dtype=None,
         out_dtype=spec.residual_dtype,
     )
     kinds = tuple((x, kind) for x, kind in problem.dtypes if x != "b_up")

@@ -50,6 +50,15 @@ def has_unknown_activation(problem: Problem) -> str | None:
     return f"activation {name} cannot be compiled by Mosaic: it needs one of {', '.join(known)}"
 
 
+def is_gradient(problem: Problem) -> str | None:
+    """The spec steps back through an activation, or asks for the sum of the rows of d."""
+    if problem.spec.pullback:
+        return "z is given: this kernel does not multiply by the slope of an activation"
+    if problem.spec.sum_dtype is not None:
+        return "d_sum is asked for: this kernel does not add up the rows of d"
+    return None
+
+
 def sums_over_batch(problem: Problem) -> str | None:
     """A batch axis is contracted."""
     for index, names in enumerate(problem.spec.batch):

@@ -114,6 +114,7 @@ def why_not(problem: Problem, device: Device) -> str | None:
 def _reasons(problem: Problem, device: Device) -> Iterator[str | None]:
     yield limits.device_is_not(device, (9, 0), "wgmma")
     yield limits.is_grouped(problem)
+    yield limits.is_gradient(problem)
     yield limits.dtypes_are_not(problem, "a", _OPERAND_DTYPES)
     for name in products(problem):
         yield limits.dtypes_are_not(problem, name, (problem.dtype("a").name,))
