@@ -75,8 +75,7 @@ class Problem:
         """The dtype of an operand or output."""
         if operand == "d":
             return self.spec.out_dtype
-        if operand == "d_sum":
-            assert self.spec.sum_dtype is not None, self
+        if operand == "d_sum" and self.spec.sum_dtype is not None:
             return self.spec.sum_dtype
         if operand in ("z", "z_up") and not self.spec.pullback:
             return self.spec.residual_dtype
@@ -135,8 +134,8 @@ def _check_backward(spec: GemmSpec) -> None:
     if spec.pullback or spec.sum_dtype is not None:
         assert not any((spec.ragged, spec.gated, spec.batch_invariant)), spec
     if spec.pullback:
-        assert spec.activation, spec
-        assert not any((spec.save_preactivation, "bias" in spec.operands)), spec
+        others = (spec.activation is None, spec.save_preactivation, "bias" in spec.operands)
+        assert not any(others), spec
 
 
 # What callers pass is checked below, once; everything further down trusts it. `names` maps the
