@@ -43,8 +43,7 @@ def _absorbed_by(spec: GemmSpec, names: tuple[str, ...]) -> str | None:
     if spec.ragged is not None:
         return None
     rows = {"a", "d", *({"c", "z"} & {*spec.operands})}
-    # The rows of each entry have a sum of their own.
-    if set(names) == rows and spec.a_contract == 1 and spec.sum_dtype is None:
+    if set(names) == rows and spec.a_contract == 1:
         return "m"
     if names == ("a", "b") and spec.a_contract == 0 and spec.b_contract == 0:
         return "k"

@@ -71,8 +71,15 @@ def finish(spec: GemmSpec, products: list[jax.Array], operands: Operands) -> tup
     found = [d.astype(spec.out_dtype)]
     found += [z.astype(spec.residual_dtype) for z in saved if spec.save_preactivation]
     if spec.sum_dtype is not None:
-        found.append(d.sum(-2).astype(spec.sum_dtype))
+        found.append(sum_of_rows(spec, d))
     return tuple(found)
+
+
+def sum_of_rows(spec: GemmSpec, d: jax.Array) -> jax.Array:
+    """d_sum, from d in the accumulator dtype."""
+    kept = spec.labels("d_sum")
+    summed = [i for i, label in enumerate(spec.labels("d")) if label not in kept]
+    return d.sum(summed).astype(spec.sum_dtype)
 
 
 def _over_batch(spec: GemmSpec, operands: Operands, config: Config) -> tuple[jax.Array, ...]:

@@ -25,7 +25,7 @@ def simpler(problem: Problem) -> Problem | None:
 def _part(problem: Problem) -> Problem | None:
     spec = problem.spec
     if spec.sum_dtype is not None:
-        spec = spec.replace(sum_dtype=None)
+        spec = spec.without_sum()
     elif spec.pullback:
         spec, _ = spec.product(problem.accumulator).without_lone_axes()
     else:
@@ -48,7 +48,7 @@ def evaluate(
     outputs = canonical.evaluate(part, named, lambda p, xs: evaluate(p, computed, xs, run))
     spec, acc = problem.spec, problem.accumulator
     if spec.sum_dtype is not None:
-        return (*outputs, outputs[0].astype(acc).sum(-2).astype(spec.sum_dtype))
+        return (*outputs, reference.sum_of_rows(spec, outputs[0].astype(acc)))
     _, labels = spec.product(acc).without_lone_axes()
     product = reference.align(outputs[0], labels, spec.labels("d"))
     return reference.finish(spec, [product], operands)

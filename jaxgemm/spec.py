@@ -15,7 +15,8 @@ With the operand z, which lies as d does, it is the step back through an activat
 
     d[b…, m, n] = act'(z[b…, m, n]) · (alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n])
 
-and the output d_sum[b…, n] = Σ_m d[b…, m, n] is what a bias before the activation gets.
+and the output d_sum[b…, n] = Σ_m d[b…, m, n] is what a bias before the activation gets: as that
+bias, it may lack batch axes of d, over which it sums too.
 A batch axis that d lacks is summed over, as k is. The three forms are closed under
 differentiation: the gradient for a or b is again a product of the same kind with its operands
 renamed (`gradient_product`), so every transform is written once and none moves data.
@@ -55,8 +56,8 @@ class GemmSpec:
       residual_dtype: the dtype of saved pre-activations.
       precision: accuracy class of float32 operands: "default", "high" or "highest".
       ragged: the label that the groups divide, or None.
-      batch: for each batch axis, outermost first, the sorted names of the operands (and "d")
-        that have it. An operand without an axis is shared along it and is never copied.
+      batch: for each batch axis, outermost first, the sorted names of the operands (and "d" and
+        "d_sum") that have it. An operand without it is shared along it and is never copied.
       activation: a name in `epilogue.ACTIVATIONS`, or None.
       save_preactivation: also return what the activation was applied to.
       batch_invariant: the bits of a row of d do not depend on the number of rows.
@@ -114,7 +115,7 @@ class GemmSpec:
 
     def batch_labels(self, name: str) -> tuple[str, ...]:
         """The labels of the batch axes that an operand or output has."""
-        role = "d" if name in self.outputs else name
+        role = "d" if name in self.outputs and name != "d_sum" else name
         return tuple(f"b{i}" for i, names in enumerate(self.batch) if role in names)
 
     def labels(self, name: str) -> tuple[str, ...]:
@@ -126,8 +127,9 @@ class GemmSpec:
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
     def with_batch_axis(self, names: tuple[str, ...]) -> "GemmSpec":
-        """The spec with one more, outermost, batch axis that `names` (and d) have."""
-        return self.replace(batch=(tuple(sorted({*names, "d"})), *self.batch))
+        """The spec with one more, outermost, batch axis that `names` (and d and d_sum) have."""
+        outputs = {"d", "d_sum"} & {*self.outputs}
+        return self.replace(batch=(tuple(sorted({*names, *outputs})), *self.batch))
 
     def product(self, out_dtype: np.dtype, *, scaled: bool = False) -> "GemmSpec":
         """Only alpha · a · b (alpha if `scaled` and present): the bilinear part of the spec."""
@@ -202,12 +204,16 @@ class GemmSpec:
         # "highest": a bias is added as it is, whatever precision products of float32 have.
         return spec.replace(a_contract=1, b_contract=0, batch=batch, precision="highest")
 
-    def plus_c(self) -> "GemmSpec":
-        """The spec with c, of the shape of d, added before the one rounding."""
-        names = {*self.operands, "c"}
-        batch = tuple(tuple(sorted({*axis, "c"})) if "d" in axis else axis for axis in self.batch)
+    def plus(self, added: str) -> "GemmSpec":
+        """The spec with one more operand, c or z, of the shape of d."""
+        names = {*self.operands, added}
+        batch = tuple(tuple(sorted({*axis, added})) if "d" in axis else axis for axis in self.batch)
         operands = tuple(name for name in OPERAND_ORDER if name in names)
         return self.replace(operands=operands, batch=batch)
+
+    def without_sum(self) -> "GemmSpec":
+        """The spec without d_sum."""
+        return self._restrict(set(self.operands)).replace(sum_dtype=None)
 
     def _restrict(self, names: set[str]) -> "GemmSpec":
         kept = tuple(name for name in self.operands if name in names)

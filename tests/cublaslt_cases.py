@@ -25,7 +25,7 @@ OWN_CASES = {
         extras=PULLBACK,
         activation="gelu",
         sums="bfloat16",
-        batch=((3, "a d z"), (2, "alpha b beta d z")),
+        batch=((3, "a d d_sum z"), (2, "alpha b beta d d_sum z")),
     ),
     "pullback_and_sum_float32": KernelCase(
         m=70, n=56, k=65, extras=("z",), activation="gelu", sums="float32", **IN_FLOAT32

@@ -78,9 +78,11 @@ def _pulled_back(
 
 def _with_sum(problem: Problem, found: dict[str, oracle.Answer]) -> dict[str, oracle.Answer]:
     """The outputs there are; d_sum adds up the rows of d, rounded or not."""
-    d, terms = found["d"], max(1, problem.m)
+    labels, d = problem.spec.labels("d"), found["d"]
+    axes = tuple(i for i, x in enumerate(labels) if x not in problem.spec.labels("d_sum"))
+    terms = math.prod(d.value.shape[i] for i in axes)
     units = 1.01 * oracle.roundoff(problem.dtype("d")) + 4 * math.sqrt(terms) * 2.0**-24
-    value, slack = d.value.sum(-2), (d.slack + units * np.abs(d.value)).sum(-2)
+    value, slack = d.value.sum(axes), (d.slack + units * np.abs(d.value)).sum(axes)
     found = {**found, "d_sum": oracle.Answer(value, slack, value, slack)}
     return {name: found[name] for name in problem.spec.outputs}
 

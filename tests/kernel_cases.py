@@ -179,6 +179,15 @@ ODD_CASES = {
     "pullback_and_sum": KernelCase(
         m=33, n=17, k=19, extras=("z",), activation="relu2", sums="float32"
     ),
+    "pullback_and_sum_of_two_axes": KernelCase(
+        m=6,
+        n=8,
+        k=5,
+        extras=("z",),
+        activation="tanh",
+        sums="float32",
+        batch=((3, "a d z"), (2, "b d d_sum")),
+    ),
     "sum": KernelCase(m=19, n=5, k=7, extras=EXTRAS, activation="tanh", save=True, sums="bfloat16"),
     "one_element": KernelCase(m=1, n=1, k=1),
     "empty_k": KernelCase(k=0, extras=("c", "bias"), activation="sigmoid"),

@@ -317,6 +317,10 @@ _DECLINED: dict[str, tuple[KernelCase, str]] = {
     ),
     "sum": (KernelCase(sums="bfloat16"), "sums only what it multiplies by the slope of gelu"),
     "sum_dtype": (_pullback(sums="float32"), "d_sum is float32: the library writes bfloat16"),
+    "sum_of_a_batch": (
+        _pullback(sums="bfloat16", batch=((3, "b d z"),)),
+        "batch axis 0 of 3 is summed over in d_sum",
+    ),
     "sum_of_nothing": (_pullback(m=0, sums="bfloat16"), "m is 0: the library sums nothing"),
     "int8_layout": (dataclasses.replace(INT8, layout="NN"), "k as their last dimension"),
     "int8_rows": (dataclasses.replace(INT8, k=30), "k = 30: for int8 the library needs"),

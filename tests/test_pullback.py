@@ -142,12 +142,12 @@ def test_derivative_has_one_product_for_each_operand_that_moves() -> None:
 
 
 def test_rows_of_a_batch_are_folded_unless_each_entry_has_a_sum() -> None:
-    batch = ((3, "a d z"),)
-    case = KernelCase(m=8, n=16, k=4, extras=("z",), activation="gelu", batch=batch)
-    assert canonical.canonical(case.problem()).spec.batch == ()
-    summed = dataclasses.replace(case, sums="float32").problem()
-    assert canonical.canonical(summed) == summed
-    part = remainder.simpler(summed)
+    case = KernelCase(m=8, n=16, k=4, extras=("z",), activation="gelu", sums="float32")
+    alike = dataclasses.replace(case, batch=((3, "a d z"),)).problem()
+    assert (canonical.canonical(alike).spec.batch, canonical.canonical(alike).m) == ((), 24)
+    apart = dataclasses.replace(case, batch=((3, "a d d_sum z"),)).problem()
+    assert canonical.canonical(apart) == apart
+    part = remainder.simpler(apart)
     assert part is not None
     assert (part.spec.batch, part.m) == ((), 24)
 
@@ -157,7 +157,9 @@ def test_problem_says_what_it_is() -> None:
     assert text.endswith("alpha, c, beta, slope of gelu, sum over rows")
 
 
-@pytest.mark.parametrize("batch", [(), ((3, "a d z"),), ((2, "z c d"),)], ids=str)
+@pytest.mark.parametrize(
+    "batch", [(), ((3, "a d z d_sum"),), ((2, "z c d"),), ((2, "z c d"), (3, "b d d_sum"))], ids=str
+)
 def test_what_kernels_leave_over_is_the_same_whoever_computes_it(batch: Any) -> None:
     case = dataclasses.replace(_WHOLE, batch=batch, dtypes=(("z", "float32"),))
     whole, arrays = case.problem(), case.arrays()

@@ -171,7 +171,7 @@ def test_bias_product_deals_each_row_its_groups_bias(batch: tuple[tuple[str, ...
 
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_plus_c_adds_an_operand_of_the_shape_of_d(axes: tuple[str, ...]) -> None:
-    spec = spec_of(("a", "b", "alpha"), "TN", batch=(axes,)).plus_c()
+    spec = spec_of(("a", "b", "alpha"), "TN", batch=(axes,)).plus("c")
     assert spec.operands == ("a", "b", "c", "alpha")
     assert spec.labels("c") == spec.labels("d")
     arrays = draw(spec)

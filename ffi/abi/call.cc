@@ -126,10 +126,10 @@ struct Labels {
 
 Labels LabelsOf(const Call& call, Role role) {
   Labels labels;
-  // Outputs have the batch axes of d.
-  const bool is_output = role == Role::kDSum || (role == Role::kZ && !call.pullback);
+  // z is laid out as d is, if it is an output.
+  const Role owner = role == Role::kZ && !call.pullback ? Role::kD : role;
   for (size_t axis = 0; axis < call.batch.size(); ++axis) {
-    if ((call.batch[axis] & Bit(is_output ? Role::kD : role)) != 0) {
+    if ((call.batch[axis] & Bit(owner)) != 0) {
       labels.Add(kBatch + static_cast<int>(axis));
       ++labels.num_batch;
     }
@@ -281,6 +281,11 @@ ffi::Error CheckRoles(const Call& call) {
   if (!fits || (seen & needed) != needed) {
     return InvalidArgument(
         "operands and outputs: expected a and b, d, and each other name at most once");
+  }
+  const auto has_sum = [](uint32_t axis) { return (axis & Bit(Role::kDSum)) != 0; };
+  if ((seen & Bit(Role::kDSum)) != 0 &&
+      !std::all_of(call.batch.begin(), call.batch.end(), has_sum)) {
+    return InvalidArgument("batch: expected d_sum, as d, among the names of every axis");
   }
   return ffi::Error::Success();
 }

@@ -232,6 +232,12 @@ def _why_not_sum(problem: Problem) -> str | None:
         )
     if problem.m == 0:
         return "m is 0: the library sums nothing; the reference fills d_sum"
+    for index, names in enumerate(problem.spec.batch):
+        if "d_sum" not in names:
+            size = problem.size[f"b{index}"]
+            return (
+                f"batch axis {index} of {size} is summed over in d_sum: the library sums rows only"
+            )
     return None
 
 

@@ -168,7 +168,7 @@ def operand_gradient(
     sources = {**operands, "d": cotangent}
     changed = {"a": sources[roles[0]], "b": sources[roles[1]]}
     if plus is not None:
-        product, changed["c"] = product.plus_c(), plus
+        product, changed["c"] = product.plus("c"), plus
     return aligned_product(product, policy, {**operands, **changed})
 
 

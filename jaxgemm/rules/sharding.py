@@ -153,8 +153,10 @@ def _local(
         outputs = _finish_partial(spec, policy, partial, named)
     else:
         outputs = bind(spec, policy, ordered)
-    if spec.sum_dtype is not None and axes.get("m"):
-        outputs = (*outputs[:-1], lax.psum(outputs[-1], axes["m"]))
+    if spec.sum_dtype is not None:
+        summed = [label for label in kept if label not in spec.labels("d_sum")]
+        rows = tuple(axis for label in summed for axis in axes.get(label, ()))
+        outputs = (*outputs[:-1], lax.psum(outputs[-1], rows) if rows else outputs[-1])
     if spec.ragged == "m" and axes.get("g"):
         # Every row was filled by one device and is zero on the others: exact in any dtype.
         outputs = tuple(lax.psum(x, axes["g"]) for x in outputs)

@@ -103,7 +103,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _exact(problem: Problem) -> GemmSpec:
     """alpha · a·b + beta · c + bias alone, in the accumulator dtype, at full precision."""
-    spec, acc = problem.spec, problem.accumulator
+    spec, acc = problem.spec.without_sum(), problem.accumulator
     return spec.replace(
         operands=tuple(name for name in spec.operands if name not in ("b_up", "z")),
         batch=tuple(tuple(n for n in names if n not in ("b_up", "z")) for names in spec.batch),
@@ -113,7 +113,6 @@ def _exact(problem: Problem) -> GemmSpec:
         activation=None,
         save_preactivation=False,
         batch_invariant=False,
-        sum_dtype=None,
     )
 
 
@@ -224,9 +223,12 @@ def _sum(
     problem: Problem, stepwise: bool, operands: dict[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     value, slack = _answer(problem, stepwise, operands)
-    units = 4 * math.sqrt(max(1, problem.m)) * _roundoff(problem.accumulator)
+    labels, kept = problem.spec.labels("d"), problem.spec.labels("d_sum")
+    terms = math.prod(problem.size[label] for label in labels if label not in kept)
+    units = 4 * math.sqrt(max(1, terms)) * _roundoff(problem.accumulator)
     slack = slack + (1.01 * _roundoff(problem.dtype("d")) + units) * jnp.abs(value)
-    return value.sum(-2), slack.sum(-2)
+    axes = [i for i, label in enumerate(labels) if label not in kept]
+    return value.sum(axes), slack.sum(axes)
 
 
 def _times_slope(

@@ -296,7 +296,7 @@ def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem,
     """A problem whose d is one output of this one, and its operands: z is d without activation."""
     if name == "d":
         return problem, operands
-    spec = problem.spec
+    spec = problem.spec.without_sum()
     names = tuple(x for x in spec.operands if x != "b_up")
     batch = tuple(tuple(x for x in axis if x != "b_up") for axis in spec.batch)
     plain = spec.replace(
@@ -304,7 +304,6 @@ def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem,
         batch=batch,
         activation=None,
         save_preactivation=False,
-        sum_dtype=None,
         out_dtype=spec.residual_dtype,
     )
     kinds = tuple((x, kind) for x, kind in problem.dtypes if x != "b_up")
