@@ -142,6 +142,59 @@ def gated_gemm(
     return call.evaluate(planned, operands, backend, autodiff)
 
 
+def mlp(
+    x: ArrayLike,
+    w_up: ArrayLike,
+    w_down: ArrayLike,
+    *,
+    bias_up: ArrayLike | None = None,
+    bias_down: ArrayLike | None = None,
+    activation: str | None = "gelu",
+    out_dtype: DTypeLike | None = None,
+    precision: Precision = None,
+    backend: str = "auto",
+) -> jax.Array:
+    """act(x·w_up + bias_up)·w_down + bias_down: two calls of `gemm`, differentiated as one.
+
+    The backward pass multiplies by the slope of the activation, and sums for bias_up, where it
+    multiplies by w_down: what is between is not written to memory and not rounded.
+
+    Args:
+      x: (..., m, k).
+      w_up: (k, hidden).
+      w_down: (hidden, n).
+      bias_up: (hidden,).
+      bias_down: (n,).
+      activation: as in `gemm`.
+      out_dtype: as in `gemm`, of the result; act(…) has the default of x and w_up.
+      precision: as in `gemm`, of all products.
+      backend: as in `gemm`. In the backward pass XLA does what is beyond a named kernel.
+
+    Returns:
+      (..., m, n) of `out_dtype`.
+
+    Raises:
+      ValueError: shapes that do not fit, unknown names.
+      TypeError: dtypes that do not fit; integers.
+      UnsupportedProblem: a named backend cannot run one of the products.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, jaxgemm
+      >>> x, up, down = jnp.ones((4, 8)), jnp.ones((8, 32)), jnp.ones((32, 8))
+      >>> jax.grad(lambda w: jaxgemm.mlp(x, w, down).sum())(up).shape
+      (8, 32)
+    """
+    arrays = {"x": x, "w_up": w_up, "w_down": w_down, "bias_up": bias_up, "bias_down": bias_down}
+    operands = {
+        name: problem.check_array(name, value)
+        for name, value in arrays.items()
+        if value is not None or not name.startswith("bias")
+    }
+    up = call.options_of(activation, None, precision, False)
+    down = call.options_of(None, out_dtype, precision, False)
+    return call.evaluate_mlp(*call.of_mlp(problem.shaped(operands), up, down), operands, backend)
+
+
 def grouped_gemm(
     lhs: ArrayLike,
     rhs: ArrayLike,

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax import core, lax
 
-from jaxgemm import dispatch, dtypes, policy, problem
+from jaxgemm import dispatch, dtypes, mlp, policy, problem
 from jaxgemm.device import CPU, current
 from jaxgemm.policy import Policy
 from jaxgemm.primitive import Autodiff, bind
@@ -109,6 +109,31 @@ def of_grouped(shaped: problem.ShapedOperands, b_contract: int, options: Options
     return Call(_spec(operands, 1, b_contract, options, ragged="m"), (lhs.shape[0], n))
 
 
+@functools.lru_cache(maxsize=4096)
+def of_mlp(shaped: problem.ShapedOperands, up: Options, down: Options) -> tuple[Call, Call]:
+    operands, product = dict(shaped), "the product of x and w_up"
+    x, w_up, w_down = (operands[name] for name in ("x", "w_up", "w_down"))
+    problem.check_operands({"a": x, "b": w_up}, {"a": "x", "b": "w_up"})
+    problem.check_rank("x", x, "m, k")
+    for name, dims in (("w_up", "k, hidden"), ("w_down", "hidden, n")):
+        problem.check_rank(name, operands[name], dims, exact=True)
+    problem.check_contraction(x, len(x.shape) - 1, w_up, 0, {"a": "x", "b": "w_up"})
+    problem.check_contraction(w_up, 1, w_down, 0, {"a": "w_up", "b": "w_down"})
+    h_dtype = dtypes.default_out(x.dtype, w_up.dtype)
+    h = problem.Shaped((*x.shape[:-1], w_up.shape[1]), h_dtype)
+    problem.check_operands({"a": h, "b": w_down}, {"a": product, "b": "w_down"})
+    calls = []
+    for name, dim, options, a, b in (("up", "hidden", up, x, w_up), ("down", "n", down, h, w_down)):
+        chosen = {"a": a, "b": b}
+        if bias := operands.get(f"bias_{name}"):
+            integer = dtypes.is_integer(a.dtype)
+            problem.check_addend(f"bias_{name}", bias, b.shape[1:], dim, integer)
+            chosen["bias"] = bias
+        shape = (*a.shape[:-1], b.shape[1])
+        calls.append(_with_leading_axes(_spec(chosen, 1, 0, options), chosen, shape))
+    return calls[0], calls[1]
+
+
 def add_scalars(operands: dict[str, Any], alpha: Any, beta: Any) -> None:
     """Adds alpha and beta in the accumulator dtype; static ones that change nothing are dropped."""
     if type(alpha) is int and alpha == 1 and beta is None:
@@ -179,20 +204,37 @@ def _with_leading_axes(
 
 
 def evaluate(call: Call, operands: dict[str, Any], backend: str, autodiff: Autodiff) -> jax.Array:
-    spec, rules = call.spec, policy.current()
-    problem.check_backend(backend)
-    if backend != "auto":
-        rules = policy.Policy(backend, rules.strict, rules.device)
+    spec, rules = call.spec, _rules(backend)
     if autodiff not in ("vjp", "jvp"):
         raise ValueError(f"autodiff: {autodiff!r} is unknown; it should be 'vjp' or 'jvp'")
     for name, ones in call.squeezed:
         operands[name] = lax.squeeze(operands[name], ones)
     ordered = tuple(operands[name] for name in spec.operands)
-    if rules.backend != "auto" and rules.device is None and current() is CPU:
-        # A CPU can only run the reference, so a named kernel is refused here, at trace time.
-        dispatch.plan(problem.Problem.of(spec, ordered), CPU, rules)
+    _refuse_on_cpu(spec, ordered, rules)
     result = _compute(spec, rules, autodiff, *_vary_alike(ordered))
     return result if result.shape == call.shape else result.reshape(call.shape)
+
+
+def evaluate_mlp(up: Call, down: Call, operands: dict[str, Any], backend: str) -> jax.Array:
+    rules = _rules(backend)
+    for _, ones in up.squeezed:
+        operands["x"] = lax.squeeze(operands["x"], ones)
+    ordered = tuple(operands[name] for name in mlp.operand_names(up.spec, down.spec))
+    _refuse_on_cpu(up.spec, ordered[: len(up.spec.operands)], rules)
+    result = _compute_mlp(up.spec, down.spec, rules, *_vary_alike(ordered))
+    return result if result.shape == down.shape else result.reshape(down.shape)
+
+
+def _rules(backend: str) -> Policy:
+    problem.check_backend(backend)
+    rules = policy.current()
+    return rules if backend == "auto" else Policy(backend, rules.strict, rules.device)
+
+
+def _refuse_on_cpu(spec: GemmSpec, operands: tuple[Any, ...], rules: Policy) -> None:
+    """A CPU can only run the reference, so a named kernel is refused here, at trace time."""
+    if rules.backend != "auto" and rules.device is None and current() is CPU:
+        dispatch.plan(problem.Problem.of(spec, operands), CPU, rules)
 
 
 def _vary_alike(operands: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -215,3 +257,8 @@ def _vary_alike(operands: tuple[Any, ...]) -> tuple[Any, ...]:
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
 def _compute(spec: GemmSpec, rules: Policy, autodiff: Autodiff, *operands: Any) -> jax.Array:
     return bind(spec, rules, operands, autodiff)[0]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _compute_mlp(up: GemmSpec, down: GemmSpec, rules: Policy, *operands: Any) -> jax.Array:
+    return mlp.bind_mlp(up, down, rules, operands)[0]

@@ -22,7 +22,13 @@ LAYERS = {
     ),
     "kernels": ("pallas_kernels", "jaxgemm.ffi_kernels"),
     "choice": ("jaxgemm.registry", "jaxgemm.tuning", "jaxgemm.policy", "jaxgemm.dispatch"),
-    "transforms": ("jaxgemm.primitive", "jaxgemm.rules", "jaxgemm.autodiff", "jaxgemm.lowering"),
+    "transforms": (
+        "jaxgemm.primitive",
+        "jaxgemm.rules",
+        "jaxgemm.autodiff",
+        "jaxgemm.mlp",
+        "jaxgemm.lowering",
+    ),
     "surface": ("jaxgemm", "jaxgemm.call", "jaxgemm.api", "jaxgemm.dropins", "jaxgemm.explain"),
     "programs": ("benchmarks",),
 }

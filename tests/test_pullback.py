@@ -1,7 +1,6 @@
 """The epilogue of a backward pass: d = act'(z) · (a·b), and the sum of its rows."""
 
 import dataclasses
-import itertools
 from typing import Any
 
 import jax
@@ -50,12 +49,13 @@ def test_reference_and_what_tuning_compares_with_agree_with_float64(name: str) -
 def test_a_sum_of_rounded_rows_is_right_too() -> None:
     case = dataclasses.replace(_WHOLE, sums="float32")
     problem, arrays = case.problem(), case.arrays()
-    d, total = _run(problem, arrays)
+    d, total = jax.jit(lambda x: _run(problem, x))(arrays)
     rounded = d.astype(jnp.float32).sum(0)
     assert (total != rounded).any()
+    answer = search.answers_of(problem, arrays)[1]
     for x in (total, rounded):
         kernel_answers.check(problem, arrays, (d, x))
-        assert search.answers_of(problem, arrays)[1].error(x) <= 1
+        assert answer.error(x) <= 1
 
 
 @pytest.mark.parametrize("activation", epilogue.ACTIVATIONS)
@@ -96,9 +96,7 @@ def _check_close(got: Any, want: Any) -> None:
     jax.tree.map(lambda p, q: np.testing.assert_allclose(p, q, rtol=2e-5, atol=2e-5), got, want)
 
 
-@pytest.mark.parametrize(
-    "mapped", [x for n in (1, 2, 5) for x in itertools.combinations(_SPEC.operands, n)], ids="".join
-)
+@pytest.mark.parametrize("mapped", [("a",), ("b", "z"), ("c",), _SPEC.operands], ids="".join)
 def test_mapped_operands_give_each_entry_its_own_d_and_sum(mapped: tuple[str, ...]) -> None:
     whole, parts = _operands(), _operands(lead=(3,))
     axes = {name: 0 if name in mapped else None for name in whole}
@@ -107,28 +105,33 @@ def test_mapped_operands_give_each_entry_its_own_d_and_sum(mapped: tuple[str, ..
     _check_close(got, jax.vmap(_plain, in_axes=(axes,))(named))
 
 
+def _loss(f: Any) -> Any:
+    return lambda named: sum((y**2).sum() for y in f(named))
+
+
+def _norm(f: Any) -> Any:
+    """Of the gradient, whose own gradient takes every second derivative."""
+    return lambda named: sum((x**2).sum() for x in jax.grad(_loss(f))(named).values())
+
+
 def test_derivatives_of_every_operand_in_both_modes_and_again() -> None:
     named = _operands()
-    tangents = jax.tree.map(jnp.cos, named)
-    for moving in (*[(name,) for name in named], tuple(named)):
-
-        def of(f: Any, moving: tuple[str, ...] = moving) -> Any:
-            return lambda xs: f({**named, **xs})
-
-        point = {name: named[name] for name in moving}
+    tangents = {name: jnp.cos(x) for name, x in named.items()}
+    for moving in (("a",), ("z",), tuple(named)):
         along = {name: tangents[name] for name in moving}
-        _check_close(
-            jax.jvp(of(_bound), (point,), (along,)), jax.jvp(of(_plain), (point,), (along,))
+        point = {name: named[name] for name in moving}
+        got, want = (
+            jax.jit(lambda xs, ts, f=f: jax.jvp(lambda ys: f({**named, **ys}), (xs,), (ts,)))(
+                point, along
+            )
+            for f in (_bound, _plain)
         )
-    loss = lambda f: lambda xs: sum((y**2).sum() for y in f(xs))  # noqa: E731
-    _check_close(jax.grad(loss(_bound))(named), jax.grad(loss(_plain))(named))
-    twice = lambda f: jax.grad(lambda xs: loss(lambda x: jax.tree.leaves(jax.grad(loss(f))(x)))(xs))  # noqa: E731
-    got, want = jax.jit(twice(_bound))(named), twice(_plain)(named)
-    jax.tree.map(
-        lambda p, q: np.testing.assert_allclose(p, q, rtol=1e-4, atol=1e-4 * abs(q).max()),
-        got,
-        want,
-    )
+        _check_close(got, want)
+    for scalar in (_loss, _norm):
+        got, want = (jax.jit(jax.grad(scalar(f)))(named) for f in (_bound, _plain))
+        for name, x in want.items():
+            largest = float(abs(x).max())
+            np.testing.assert_allclose(got[name], x, rtol=1e-4, atol=1e-4 * largest)
 
 
 def test_derivative_has_one_product_for_each_operand_that_moves() -> None:
@@ -169,7 +172,7 @@ def test_what_kernels_leave_over_is_the_same_whoever_computes_it(batch: Any) -> 
     assert [p.spec.outputs for p in chain] == [("d", "d_sum"), ("d",), ("d",)]
     assert [p.spec.pullback for p in chain] == [True, True, False]
     for computed in chain:
-        outputs = remainder.evaluate(whole, computed, arrays, _run)
+        outputs = jax.jit(lambda x, p=computed: remainder.evaluate(whole, p, x, _run))(arrays)
         kernel_answers.check(whole, arrays, outputs)
 
 

@@ -254,3 +254,27 @@ def test_uneven_sizes_are_right() -> None:
     f = jax.jit(lambda a, b: jaxgemm.gemm(jnp.concatenate([a, a[:3]]), b))
     got = f(jax.device_put(a, NamedSharding(_mesh(), P())), _B)
     np.testing.assert_allclose(got, jnp.concatenate([a, a[:3]]) @ _B, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("specs", "num_sums"),
+    [
+        # Each gradient of what is shared is summed over the devices.
+        ((P("x"), P(), P(), P()), 3),
+        # The result is summed over the parts of hidden, and so is x̄; w¯ and bias¯ are local.
+        ((P(), P(None, "x"), P("x"), P("x")), 2),
+    ],
+    ids=["rows", "hidden"],
+)
+def test_mlp_gradients(specs: Any, num_sums: int) -> None:
+    arrays = (_A, _B, _normal(16, 8, seed=3), _V)
+
+    def loss(x: Any, w_up: Any, w_down: Any, v: Any) -> jax.Array:
+        return (jaxgemm.mlp(x, w_up, w_down, bias_up=v) ** 2).sum()
+
+    gradient = jax.grad(loss, (0, 1, 2, 3))
+    _check_values(gradient, arrays, specs)
+    counts = _collectives(gradient, *_place(arrays, specs))
+    assert set(counts) == {"all-reduce"}
+    # XLA may add several in one.
+    assert counts["all-reduce"] <= num_sums
