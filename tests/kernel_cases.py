@@ -142,15 +142,18 @@ SMALL_CASES = {
     "tf32_with_all": KernelCase(
         k=80, dtype="float32", layout="NT", extras=EXTRAS, activation="silu", save=True
     ),
-    "pullback": KernelCase(m=136, n=96, layout="NT", extras=("z",), activation="gelu"),
+    "pullback": KernelCase(m=72, n=80, k=48, layout="NT", extras=("z",), activation="gelu"),
     "pullback_with_all": KernelCase(
-        m=136, n=176, k=80, extras=PULLBACK, activation="silu", out="float32"
-    ),
-    "pullback_of_float32": KernelCase(
-        extras=("z",), activation="gelu_exact", dtypes=(("z", "float32"),)
+        m=64, n=64, k=64, extras=PULLBACK, activation="silu", out="float32"
     ),
     "pullback_batch": KernelCase(
-        m=64, n=64, k=64, extras=("z",), activation="relu", batch=((3, "a d z"),)
+        m=64,
+        n=64,
+        k=64,
+        extras=("z",),
+        activation="gelu_exact",
+        dtypes=(("z", "float32"),),
+        batch=((2, "a d z"),),
     ),
     "batch": KernelCase(m=64, n=64, batch=((3, "a b d"),)),
     "batch_with_tails": KernelCase(m=72, n=80, k=48, batch=((3, "a b c d"),), extras=("c",)),
@@ -167,6 +170,7 @@ FITTING_CASES = {
     "160": KernelCase(m=160, n=256, k=80, extras=EXTRAS, activation="gelu", save=True),
     "176": KernelCase(m=176, n=512, k=80, extras=EXTRAS, activation="relu", save=True),
     "208": KernelCase(m=208, n=512, k=336, layout="NT", extras=("bias",), specials=True),
+    "pullback": KernelCase(m=160, n=256, k=80, extras=("c", "z"), activation="gelu"),
     "tails": KernelCase(m=272, n=192, k=80, batch=((3, "a b c d"),), extras=("c", "bias")),
 }
 # Sizes, strides and activations that kernels with wider loads decline.
@@ -176,6 +180,7 @@ ODD_CASES = {
     "odd_batch": KernelCase(
         m=33, n=17, k=19, layout="TN", batch=((3, "a b c d"), (2, "b d")), extras=("c",)
     ),
+    "pullback_relu": KernelCase(m=65, n=63, k=31, extras=("z",), activation="relu"),
     "pullback_and_sum": KernelCase(
         m=33, n=17, k=19, extras=("z",), activation="relu2", sums="float32"
     ),
@@ -211,6 +216,7 @@ LARGE_CASES = {
     "wide_bias_relu": KernelCase(4096, 14336, 4096, extras=("bias",), activation="relu"),
     "wide_silu": KernelCase(4096, 14336, 4096, activation="silu"),
     "wide_beta_c": KernelCase(4096, 14336, 4096, extras=("c", "beta")),
+    "wide_pullback_gelu": KernelCase(4096, 14336, 4096, "NT", extras=("z",), activation="gelu"),
     "gated_silu": KernelCase(4096, 7168, 4096, extras=("b_up",), activation="silu"),
     "4096_float32_out": KernelCase(4096, 4096, 4096, out="float32"),
     "4096_tf32": KernelCase(4096, 4096, 4096, layout="NT", dtype="float32", out="float32"),

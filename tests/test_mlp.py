@@ -240,7 +240,8 @@ def test_explanation_has_every_product_and_says_what_xla_does() -> None:
             shown = jaxgemm.explain(jax.grad(loss), named, device="nvidia_h200")
         assert {row.kernel for row in shown.rows} == {"pallas.hopper.dense"}
         (pullback,) = [row for row in shown.rows if row.problem.spec.pullback]
-        assert "XLA does the rest" in str(pullback)
+        assert f"computes {pullback.plan.problem}; XLA does the rest" in str(pullback)
+        assert pullback.plan.problem.spec == pullback.problem.spec.without_sum()
 
 
 def test_a_named_kernel_is_refused_on_a_cpu() -> None:

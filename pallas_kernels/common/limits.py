@@ -43,17 +43,15 @@ def dtypes_are_not(problem: Problem, name: str, accepted: Sequence[str]) -> str 
 
 def has_unknown_activation(problem: Problem) -> str | None:
     """The activation has no form that Mosaic compiles."""
-    name = problem.spec.activation
-    if name is None or epilogue.ACTIVATIONS[name].mosaic is not None:
+    name, form = problem.spec.activation, "mosaic_pullback" if problem.spec.pullback else "mosaic"
+    if name is None or getattr(epilogue.ACTIVATIONS[name], form) is not None:
         return None
-    known = [row.name for row in epilogue.ACTIVATIONS.values() if row.mosaic is not None]
+    known = [row.name for row in epilogue.ACTIVATIONS.values() if getattr(row, form) is not None]
     return f"activation {name} cannot be compiled by Mosaic: it needs one of {', '.join(known)}"
 
 
-def is_gradient(problem: Problem) -> str | None:
-    """The spec steps back through an activation, or asks for the sum of the rows of d."""
-    if problem.spec.pullback:
-        return "z is given: this kernel does not multiply by the slope of an activation"
+def asks_for_sum(problem: Problem) -> str | None:
+    """The spec asks for the sum of the rows of d."""
     if problem.spec.sum_dtype is not None:
         return "d_sum is asked for: this kernel does not add up the rows of d"
     return None

@@ -114,7 +114,7 @@ def why_not(problem: Problem, device: Device) -> str | None:
 def _reasons(problem: Problem, device: Device) -> Iterator[str | None]:
     yield limits.device_is_not(device, (9, 0), "wgmma")
     yield limits.is_grouped(problem)
-    yield limits.is_gradient(problem)
+    yield limits.asks_for_sum(problem)
     yield limits.dtypes_are_not(problem, "a", _OPERAND_DTYPES)
     for name in products(problem):
         yield limits.dtypes_are_not(problem, name, (problem.dtype("a").name,))
@@ -257,12 +257,14 @@ def _unsized(problem: Problem, device: Device, shape: _Shape) -> Config | None:
 def _max_accumulators(problem: Problem) -> int:
     """Accumulators a thread may hold beside what the epilogue needs; with more, ptxas spills."""
     spec, has_c, has_bias = problem.spec, problem.has("c"), problem.has("bias")
-    if spec.activation == "tanh" and "z" in spec.outputs:
+    if (spec.activation == "tanh" and "z" in spec.outputs) or (has_c and spec.pullback):
         return 128
     has_wide_bias = has_bias and problem.dtype("bias").itemsize > 2
-    if "z" in spec.outputs or (has_c and has_bias) or has_wide_bias or spec.activation == "tanh":
+    has_long_slope = spec.activation == "gelu_exact" and spec.pullback
+    has_much = (has_c and has_bias) or has_wide_bias or has_long_slope
+    if "z" in spec.outputs or has_much or spec.activation == "tanh":
         return 176
-    return 192 if has_c or spec.activation == "gelu_exact" else 208
+    return 192 if has_c or spec.pullback or spec.activation == "gelu_exact" else 208
 
 
 def _may_transpose(problem: Problem, config: Config) -> bool:
