@@ -257,7 +257,9 @@ def _unsized(problem: Problem, device: Device, shape: _Shape) -> Config | None:
 def _max_accumulators(problem: Problem) -> int:
     """Accumulators a thread may hold beside what the epilogue needs; with more, ptxas spills."""
     spec, has_c, has_bias = problem.spec, problem.has("c"), problem.has("bias")
-    if (spec.activation == "tanh" and "z" in spec.outputs) or (has_c and spec.pullback):
+    if has_c and spec.pullback:
+        return 96
+    if spec.activation == "tanh" and "z" in spec.outputs:
         return 128
     has_wide_bias = has_bias and problem.dtype("bias").itemsize > 2
     has_long_slope = spec.activation == "gelu_exact" and spec.pullback
