@@ -111,7 +111,7 @@ def of_grouped(shaped: problem.ShapedOperands, b_contract: int, options: Options
 
 @functools.lru_cache(maxsize=4096)
 def of_mlp(shaped: problem.ShapedOperands, up: Options, down: Options) -> tuple[Call, Call]:
-    operands, product = dict(shaped), "the product of x and w_up"
+    operands = dict(shaped)
     x, w_up, w_down = (operands[name] for name in ("x", "w_up", "w_down"))
     problem.check_operands({"a": x, "b": w_up}, {"a": "x", "b": "w_up"})
     problem.check_rank("x", x, "m, k")
@@ -119,15 +119,16 @@ def of_mlp(shaped: problem.ShapedOperands, up: Options, down: Options) -> tuple[
         problem.check_rank(name, operands[name], dims, exact=True)
     problem.check_contraction(x, len(x.shape) - 1, w_up, 0, {"a": "x", "b": "w_up"})
     problem.check_contraction(w_up, 1, w_down, 0, {"a": "w_up", "b": "w_down"})
-    h_dtype = dtypes.default_out(x.dtype, w_up.dtype)
-    h = problem.Shaped((*x.shape[:-1], w_up.shape[1]), h_dtype)
-    problem.check_operands({"a": h, "b": w_down}, {"a": product, "b": "w_down"})
+    h_shape = (*x.shape[:-1], w_up.shape[1])
+    h = problem.Shaped(h_shape, dtypes.default_out(x.dtype, w_up.dtype))
+    # That of integers is no operand.
+    names = {"a": "the product of x and w_up", "b": "w_down"}
+    problem.check_operands({"a": h, "b": w_down}, names)
     calls = []
     for name, dim, options, a, b in (("up", "hidden", up, x, w_up), ("down", "n", down, h, w_down)):
         chosen = {"a": a, "b": b}
         if bias := operands.get(f"bias_{name}"):
-            integer = dtypes.is_integer(a.dtype)
-            problem.check_addend(f"bias_{name}", bias, b.shape[1:], dim, integer)
+            problem.check_addend(f"bias_{name}", bias, b.shape[1:], dim, integer=False)
             chosen["bias"] = bias
         shape = (*a.shape[:-1], b.shape[1])
         calls.append(_with_leading_axes(_spec(chosen, 1, 0, options), chosen, shape))
