@@ -10,8 +10,8 @@ that answers is, in this order, the one with a config that was measured to be th
 or, where nothing like it was measured, the one with the cheapest estimate ("cost model"). Nothing
 can be estimated of libraries, XLA's and cuBLASLt: they answer where they were measured to be faster
 than the others, for this problem or the nearest, and the XLA reference where nothing else does, or
-only tiles that would be half empty. Before it answers for the epilogue of a backward pass, a kernel
-is looked for that computes the rest (`remainder.py`).
+only tiles that would be half empty. Of the epilogue of a backward pass XLA does a part
+(`remainder.py`) if then a kernel of ours answers, and no library was measured to be faster.
 """
 
 import dataclasses
@@ -129,14 +129,28 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
     if simpler is None:
         return _plan(problem, device, policy, tables)
     try:
+        part = plan(simpler, device, policy, tables)
+    except UnsupportedProblem:
+        return _plan(problem, device, policy, tables)
+    try:
         whole = _plan(problem, device, policy, tables)
     except UnsupportedProblem:
-        return plan(simpler, device, policy, tables)
-    reference = registry.kernels()[-1]
-    if whole.kernel is not reference:
-        return whole
-    part = plan(simpler, device, policy, tables)
-    return whole if part.kernel is reference else part
+        return part
+    return part if _is_better(part, whole) else whole
+
+
+def _is_better(part: Plan, whole: Plan) -> bool:
+    """Whether XLA should do what `part` lacks: unless ours does it all, or a faster library."""
+    first, other = whole.choices[0], part.choices[0]
+    if not first.kernel.is_black_box or first.kernel is other.kernel:
+        return False
+    if other.kernel.is_black_box:
+        return first.kernel is registry.kernels()[-1]
+    if first.measured_us is None or other.measured_us is None:
+        return True
+    # XLA reads d once more.
+    rest_us = whole.problem.bytes_of("d") / (whole.device.dram_gbps * 1e3)
+    return first.measured_us * _FASTER > other.measured_us + rest_us
 
 
 def _plan(problem: Problem, device: Device, policy: Policy, tables: Tables) -> Plan:

@@ -21,6 +21,7 @@ from tests import kernel_answers
 from tests.dispatch_fakes import fake_kernel, lowered_text, only_kernels
 from tests.kernel_cases import ODD_CASES, PULLBACK, SMALL_CASES, KernelCase
 from tests.naive_specs import F32, spec_of
+from tests.tuning_fakes import Config, entry_of, tables_of
 
 _CASES = {
     name: case
@@ -203,6 +204,47 @@ def test_a_kernel_that_takes_less_runs_and_the_plan_says_what_it_computes(backen
         with only_kernels(kernel):
             plan = dispatch.plan(whole, _H200, Policy(backend=backend, strict=True))
             assert (plan.kernel.name, plan.problem) == (kernel.name, computed)
+
+
+@pytest.mark.parametrize(
+    ("library_us", "ours_us", "first"),
+    [
+        (9.0, 10.0, "fake.library"),
+        (10.0, 10.0, "fake."),
+        (9.0, None, "fake."),
+        (None, 10.0, "fake."),
+    ],
+)
+def test_a_library_computes_the_whole_where_it_was_measured_to_be_faster(
+    library_us: float | None, ours_us: float | None, first: str
+) -> None:
+    whole = _WHOLE.problem()
+    part = remainder.simpler(whole)
+    assert part is not None
+    part = remainder.simpler(part)
+    assert part is not None
+    ours = _taking(z=False, total=False)
+    library = dataclasses.replace(fake_kernel("fake.library"), is_black_box=True)
+    entries = [
+        entry_of(problem, Config(), time_us, kernel=name)
+        for problem, time_us, name in (
+            (whole, library_us, library.name),
+            (part, ours_us, ours.name),
+        )
+        if time_us is not None
+    ]
+    with only_kernels(ours, library):
+        plan = dispatch.plan(whole, _H200, Policy(), tables_of(tuple(entries)))
+        assert (plan.kernel.name, plan.problem == whole) == (first, first == library.name)
+        named = dispatch.plan(whole, _H200, Policy(backend=library.name), tables_of(()))
+        assert (named.kernel, named.problem) == (library, whole)
+
+
+def test_what_is_left_of_a_problem_is_tuned_too() -> None:
+    whole = _WHOLE.problem()
+    listed = search._with_parts([whole, whole])
+    assert [p.spec.outputs for p in listed] == [("d", "d_sum"), ("d",), ("d",)]
+    assert [p.spec.pullback for p in listed] == [True, True, False]
 
 
 def test_the_reference_computes_the_whole_where_no_kernel_takes_a_part() -> None:
