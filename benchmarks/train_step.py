@@ -93,6 +93,7 @@ def main(argv: Sequence[str]) -> None:
     tokens, width, hidden = _TOKENS.value, _WIDTH.value, _HIDDEN.value
     layers = [
         steps.mlp(tokens, width, hidden),
+        steps.mlp_as_one(tokens, width, hidden),
         steps.swiglu(tokens, width, hidden),
         steps.attention(tokens, width, _KV_WIDTH.value),
     ]

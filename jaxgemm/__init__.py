@@ -2,7 +2,7 @@
 
 from jaxgemm import autodiff as _autodiff
 from jaxgemm import lowering as _lowering
-from jaxgemm.api import gated_gemm, gemm, grouped_gemm
+from jaxgemm.api import gated_gemm, gemm, grouped_gemm, mlp
 from jaxgemm.dropins import dot_general, matmul, ragged_dot
 from jaxgemm.errors import FallbackWarning, UnsupportedProblem
 from jaxgemm.explain import Explanation, explain
@@ -28,6 +28,7 @@ __all__ = [
     "gemm",
     "grouped_gemm",
     "matmul",
+    "mlp",
     "ragged_dot",
     "roofline",
     "tune",

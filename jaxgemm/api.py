@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jaxgemm import call, dtypes, problem
+from jaxgemm import call, checks, dtypes
 
 Scalar = ArrayLike
 Precision = lax.Precision | str | None
@@ -76,16 +76,16 @@ def gemm(
       >>> jaxgemm.gemm(x, w, bias=v, activation="gelu").shape
       (4, 16)
     """
-    operands = {"a": problem.check_array("a", a), "b": problem.check_array("b", b)}
+    operands = {"a": checks.check_array("a", a), "b": checks.check_array("b", b)}
     if c is not None:
-        operands["c"] = problem.check_array("c", c)
+        operands["c"] = checks.check_array("c", c)
     if bias is not None:
-        operands["bias"] = problem.check_array("bias", bias)
+        operands["bias"] = checks.check_array("bias", bias)
     call.add_scalars(operands, alpha, beta)
     planned = call.of_gemm(
-        problem.shaped(operands),
-        0 if problem.check_flag("transpose_a", transpose_a) else 1,
-        1 if problem.check_flag("transpose_b", transpose_b) else 0,
+        checks.shaped(operands),
+        0 if checks.check_flag("transpose_a", transpose_a) else 1,
+        1 if checks.check_flag("transpose_b", transpose_b) else 0,
         call.options_of(activation, out_dtype, precision, batch_invariant, clamp),
     )
     if "c" in operands and operands["c"].shape[-2:] != planned.shape[-2:]:
@@ -137,13 +137,66 @@ def gated_gemm(
       (4, 16)
     """
     arrays = (("a", "x", x), ("b", "w_gate", w_gate), ("b_up", "w_up", w_up))
-    operands = {role: problem.check_array(name, value) for role, name, value in arrays}
+    operands = {role: checks.check_array(name, value) for role, name, value in arrays}
     planned = call.of_gated(
-        problem.shaped(operands),
-        1 if problem.check_flag("transpose_w", transpose_w) else 0,
+        checks.shaped(operands),
+        1 if checks.check_flag("transpose_w", transpose_w) else 0,
         call.options_of(activation, out_dtype, precision, batch_invariant),
     )
     return call.evaluate(planned, operands, backend, autodiff)
+
+
+def mlp(
+    x: ArrayLike,
+    w_up: ArrayLike,
+    w_down: ArrayLike,
+    *,
+    bias_up: ArrayLike | None = None,
+    bias_down: ArrayLike | None = None,
+    activation: str | None = "gelu",
+    out_dtype: DTypeLike | None = None,
+    precision: Precision = None,
+    backend: str = "auto",
+) -> jax.Array:
+    """act(x·w_up + bias_up)·w_down + bias_down: two calls of `gemm`, differentiated as one.
+
+    The backward pass multiplies by the slope of the activation, and sums for bias_up, where it
+    multiplies by w_down: what is between is not written to memory and not rounded.
+
+    Args:
+      x: (..., m, k).
+      w_up: (k, hidden).
+      w_down: (hidden, n).
+      bias_up: (hidden,).
+      bias_down: (n,).
+      activation: as in `gemm`.
+      out_dtype: as in `gemm`, of the result; act(…) has the default of x and w_up.
+      precision: as in `gemm`, of all products.
+      backend: as in `gemm`. In the backward pass XLA does what is beyond a named kernel.
+
+    Returns:
+      (..., m, n) of `out_dtype`.
+
+    Raises:
+      ValueError: shapes that do not fit, unknown names.
+      TypeError: dtypes that do not fit; integers.
+      UnsupportedProblem: a named backend cannot run one of the products.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, jaxgemm
+      >>> x, up, down = jnp.ones((4, 8)), jnp.ones((8, 32)), jnp.ones((32, 8))
+      >>> jax.grad(lambda w: jaxgemm.mlp(x, w, down).sum())(up).shape
+      (8, 32)
+    """
+    arrays = {"x": x, "w_up": w_up, "w_down": w_down, "bias_up": bias_up, "bias_down": bias_down}
+    operands = {
+        name: checks.check_array(name, value)
+        for name, value in arrays.items()
+        if value is not None or not name.startswith("bias")
+    }
+    up = call.options_of(activation, None, precision, False)
+    down = call.options_of(None, out_dtype, precision, False)
+    return call.evaluate_mlp(*call.of_mlp(checks.shaped(operands), up, down), operands, backend)
 
 
 def grouped_gemm(
@@ -196,13 +249,13 @@ def grouped_gemm(
       >>> jaxgemm.grouped_gemm(x, w, jnp.array([4, 0, 5])).shape
       (10, 16)
     """
-    operands = {"a": problem.check_array("lhs", lhs), "b": problem.check_array("rhs", rhs)}
+    operands = {"a": checks.check_array("lhs", lhs), "b": checks.check_array("rhs", rhs)}
     if bias is not None:
-        operands["bias"] = problem.check_array("bias", bias)
-    sizes = operands["group_sizes"] = problem.check_array("group_sizes", group_sizes)
+        operands["bias"] = checks.check_array("bias", bias)
+    sizes = operands["group_sizes"] = checks.check_array("group_sizes", group_sizes)
     planned = call.of_grouped(
-        problem.shaped(operands),
-        1 if problem.check_flag("transpose_rhs", transpose_rhs) else 0,
+        checks.shaped(operands),
+        1 if checks.check_flag("transpose_rhs", transpose_rhs) else 0,
         call.options_of(activation, out_dtype, precision, batch_invariant, clamp),
     )
     # Clipped before the cast: a size of 2^32 in a wide dtype must not come out as 0.

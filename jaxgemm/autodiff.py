@@ -11,6 +11,7 @@ product to the first before the one rounding. The matrix products are `gemm_p` a
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -33,24 +34,31 @@ def gemm_call(spec: GemmSpec, policy: Policy, *operands: Any) -> tuple[jax.Array
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """The (name, dtype) of every operand that is differentiated."""
 
     operands: tuple[tuple[str, Any], ...]
 
+    @classmethod
+    def of(cls, primals: dict[str, Any]) -> "Wanted":
+        """Of what a custom_vjp with symbolic zeros is given."""
+        return cls(
+            tuple(
+                (name, p.value.dtype)
+                for name, p in primals.items()
+                if p.perturbed and jnp.issubdtype(p.value.dtype, jnp.floating)
+            )
+        )
+
 
 def _forward(spec: GemmSpec, policy: Policy, *primals: Any) -> tuple[tuple[jax.Array, ...], Any]:
     operands = {n: p.value for n, p in zip(spec.operands, primals, strict=True)}
-    wanted = tuple(
-        (n, p.value.dtype)
-        for n, p in zip(spec.operands, primals, strict=True)
-        if p.perturbed and jnp.issubdtype(p.value.dtype, jnp.floating)
-    )
+    wanted = Wanted.of(dict(zip(spec.operands, primals, strict=True)))
     saves_z = spec.function is not None or spec.gated
     d, *saved = bind_named(spec.replace(save_preactivation=saves_z), policy, operands)
-    needed = _needed(spec, {name for name, _ in wanted})
+    needed = _needed(spec, {name for name, _ in wanted.operands})
     kept = {name: x for name, x in operands.items() if name in needed}
-    return (d,), (_Wanted(wanted), kept, saved)
+    return (d,), (wanted, kept, saved)
 
 
 def _needed(spec: GemmSpec, wanted: set[str]) -> set[str]:
@@ -84,7 +92,7 @@ def _preactivation_cotangents(
     """z̄ (and z_up¯), each rounded once to the dtype of saved pre-activations."""
     if spec.function is None and not spec.gated:
         return [d_bar]
-    acc = _accumulator(spec.residual_dtype)
+    acc = accumulator(spec.residual_dtype)
     z, ct = saved[0].astype(acc), d_bar.astype(acc)
     bars = [ct * saved[1].astype(acc) if spec.gated else ct]
     if spec.function:
@@ -103,7 +111,7 @@ def _gradient(
     cotangents: list[jax.Array],
 ) -> jax.Array:
     z_bar = cotangents[0]
-    acc = _accumulator(z_bar.dtype)
+    acc = accumulator(z_bar.dtype)
     if name == "bias":
         return _bias_gradient(spec, policy, kept, z_bar).astype(dtype)
     if name == "c":
@@ -111,13 +119,13 @@ def _gradient(
         if "beta" in kept:
             beta = reference.align(kept["beta"].astype(acc), spec.labels("beta"), spec.labels("d"))
             bar = epilogue.scale(beta, bar)
-        return _sum_to(spec, bar, "c").astype(dtype)
+        return sum_to(spec, bar, "c").astype(dtype)
     if name == "beta":
         c = reference.align(kept["c"].astype(acc), spec.labels("c"), spec.labels("d"))
-        return _sum_to(spec, z_bar.astype(acc) * c, "beta").astype(dtype)
+        return sum_to(spec, z_bar.astype(acc) * c, "beta").astype(dtype)
     if name == "alpha":
         product = aligned_product(spec.product(acc), policy, kept)
-        return _sum_to(spec, z_bar.astype(acc) * product, "alpha").astype(dtype)
+        return sum_to(spec, z_bar.astype(acc) * product, "alpha").astype(dtype)
     return _matrix_gradient(spec, policy, kept, name, dtype, cotangents)
 
 
@@ -157,21 +165,21 @@ def _times_alpha(spec: GemmSpec, alpha: jax.Array, bar: jax.Array) -> jax.Array:
 def _bias_gradient(
     spec: GemmSpec, policy: Policy, kept: dict[str, Any], z_bar: jax.Array
 ) -> jax.Array:
-    acc = _accumulator(z_bar.dtype)
+    acc = accumulator(z_bar.dtype)
     if spec.ragged is None:
-        return _sum_to(spec, z_bar.astype(acc), "bias")
+        return sum_to(spec, z_bar.astype(acc), "bias")
     ones = jnp.ones((kept["a"].shape[-2], 1), z_bar.dtype)
     product = spec.bias_product(acc)
     bar = operand_gradient(product, policy, {**kept, "a": ones}, "b", z_bar, acc)
     return bar[..., 0, :]
 
 
-def _accumulator(dtype: Any) -> Any:
+def accumulator(dtype: Any) -> Any:
     """The dtype in which cotangents of this dtype are combined."""
     return dtypes.accumulator(jnp.dtype(dtype), jnp.dtype(dtype))
 
 
-def _sum_to(spec: GemmSpec, x: jax.Array, name: str) -> jax.Array:
+def sum_to(spec: GemmSpec, x: jax.Array, name: str) -> jax.Array:
     """x, which has the dimensions of d, summed over those that an operand lacks."""
     kept = spec.labels(name)
     return x.sum([i for i, label in enumerate(spec.labels("d")) if label not in kept])
@@ -194,16 +202,23 @@ def _jvp(
     be too late: JAX's rule for a mapped custom_vjp computes every example's gradient for shared
     weights and sums them. Here the spec already has its batch axes, and one product sums.
     """
-    perturbed = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
-    if autodiff == "jvp" or not perturbed:
+    if autodiff == "jvp" or all(type(t) is ad.Zero for t in tangents):
         return jvp(primals, tangents, spec=spec, policy=policy)
+    return differentiate(functools.partial(gemm_call, spec, policy), primals, tangents)
 
-    def call(*moving: Any) -> tuple[jax.Array, ...]:
-        moved = dict(zip(perturbed, moving, strict=True))
-        return gemm_call(spec, policy, *(moved.get(i, x) for i, x in enumerate(primals)))
+
+def differentiate(
+    call: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Any, list[Any]]:
+    """The outputs of a custom_vjp and their tangents, for the operands whose tangents are not 0."""
+    perturbed = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
+
+    def moved(*moving: Any) -> tuple[jax.Array, ...]:
+        known = dict(zip(perturbed, moving, strict=True))
+        return call(*(known.get(i, x) for i, x in enumerate(primals)))
 
     outputs, dots = jax.jvp(
-        call, tuple(primals[i] for i in perturbed), tuple(tangents[i] for i in perturbed)
+        moved, tuple(primals[i] for i in perturbed), tuple(tangents[i] for i in perturbed)
     )
     return outputs, list(dots)
 

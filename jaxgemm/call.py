@@ -12,11 +12,12 @@ import jax
 import numpy as np
 from jax import core, lax
 
-from jaxgemm import dispatch, dtypes, policy, problem
+from jaxgemm import checks, dispatch, dtypes, mlp, policy
 from jaxgemm.device import CPU, current
 from jaxgemm.epilogue import Clamp
 from jaxgemm.policy import Policy
 from jaxgemm.primitive import Autodiff, bind
+from jaxgemm.problem import Problem, Shaped
 from jaxgemm.spec import OPERAND_ORDER, GemmSpec
 
 _GEMM_NAMES = {name: name for name in OPERAND_ORDER}
@@ -52,66 +53,92 @@ class Options:
 def options_of(
     activation: Any, out_dtype: Any, precision: Any, batch_invariant: Any, clamp: Any = None
 ) -> Options:
-    problem.check_activation(activation)
+    checks.check_activation(activation)
     return Options(
         activation,
-        problem.check_clamp(clamp),
-        problem.check_dtype("out_dtype", out_dtype),
+        checks.check_clamp(clamp),
+        checks.check_dtype("out_dtype", out_dtype),
         dtypes.resolve_precision(precision),
-        problem.check_flag("batch_invariant", batch_invariant),
+        checks.check_flag("batch_invariant", batch_invariant),
         jax.config.jax_enable_x64,  # pyright: ignore[reportAttributeAccessIssue]
     )
 
 
 @functools.lru_cache(maxsize=4096)
 def of_gemm(
-    shaped: problem.ShapedOperands, a_contract: int, b_contract: int, options: Options
+    shaped: checks.ShapedOperands, a_contract: int, b_contract: int, options: Options
 ) -> Call:
     operands = dict(shaped)
     a, b = operands["a"], operands["b"]
-    problem.check_operands(operands, _GEMM_NAMES)
-    problem.check_rank("a", a, "m, k" if a_contract else "k, m")
-    problem.check_rank("b", b, "n, k" if b_contract else "k, n")
+    checks.check_operands(operands, _GEMM_NAMES)
+    checks.check_rank("a", a, "m, k" if a_contract else "k, m")
+    checks.check_rank("b", b, "n, k" if b_contract else "k, n")
     a_axis, b_axis = len(a.shape) - 2 + a_contract, len(b.shape) - 2 + b_contract
-    problem.check_contraction(a, a_axis, b, b_axis, _GEMM_NAMES)
-    batch = problem.check_batch(a, b, _GEMM_NAMES)
+    checks.check_contraction(a, a_axis, b, b_axis, _GEMM_NAMES)
+    batch = checks.check_batch(a, b, _GEMM_NAMES)
     shape = (*batch, a.shape[-1 - a_contract], b.shape[-1 - b_contract])
     integer = dtypes.is_integer(a.dtype)
     if "c" in operands:
-        problem.check_addend("c", operands["c"], shape, "..., m, n", integer)
+        checks.check_addend("c", operands["c"], shape, "..., m, n", integer)
     if "bias" in operands:
-        problem.check_addend("bias", operands["bias"], shape[-1:], "n", integer)
+        checks.check_addend("bias", operands["bias"], shape[-1:], "n", integer)
     return _with_leading_axes(_spec(operands, a_contract, b_contract, options), operands, shape)
 
 
 @functools.lru_cache(maxsize=4096)
-def of_gated(shaped: problem.ShapedOperands, b_contract: int, options: Options) -> Call:
+def of_gated(shaped: checks.ShapedOperands, b_contract: int, options: Options) -> Call:
     operands, names = dict(shaped), {"a": "x", "b": "w_gate", "b_up": "w_up"}
     x, w = operands["a"], operands["b"]
-    problem.check_operands(operands, names)
-    problem.check_rank("x", x, "m, k")
-    problem.check_rank("w_gate", w, "n, k" if b_contract else "k, n")
-    problem.check_contraction(x, len(x.shape) - 1, w, len(w.shape) - 2 + b_contract, names)
-    problem.check_same("w_up", operands["b_up"], "w_gate", w)
-    batch = problem.check_batch(x, w, names)
+    checks.check_operands(operands, names)
+    checks.check_rank("x", x, "m, k")
+    checks.check_rank("w_gate", w, "n, k" if b_contract else "k, n")
+    checks.check_contraction(x, len(x.shape) - 1, w, len(w.shape) - 2 + b_contract, names)
+    checks.check_same("w_up", operands["b_up"], "w_gate", w)
+    batch = checks.check_batch(x, w, names)
     shape = (*batch, x.shape[-2], w.shape[-1 - b_contract])
     return _with_leading_axes(_spec(operands, 1, b_contract, options), operands, shape)
 
 
 @functools.lru_cache(maxsize=4096)
-def of_grouped(shaped: problem.ShapedOperands, b_contract: int, options: Options) -> Call:
+def of_grouped(shaped: checks.ShapedOperands, b_contract: int, options: Options) -> Call:
     operands, names = dict(shaped), {"a": "lhs", "b": "rhs"}
     lhs, rhs = operands["a"], operands["b"]
-    problem.check_operands(operands, names)
-    problem.check_rank("lhs", lhs, "m, k", exact=True)
-    problem.check_rank("rhs", rhs, "g, n, k" if b_contract else "g, k, n", exact=True)
-    problem.check_contraction(lhs, 1, rhs, 1 + b_contract, names)
-    problem.check_group_sizes(operands["group_sizes"], rhs.shape[0], "rhs")
+    checks.check_operands(operands, names)
+    checks.check_rank("lhs", lhs, "m, k", exact=True)
+    checks.check_rank("rhs", rhs, "g, n, k" if b_contract else "g, k, n", exact=True)
+    checks.check_contraction(lhs, 1, rhs, 1 + b_contract, names)
+    checks.check_group_sizes(operands["group_sizes"], rhs.shape[0], "rhs")
     num_groups, n = rhs.shape[0], rhs.shape[-1 - b_contract]
     if "bias" in operands:
         integer = dtypes.is_integer(lhs.dtype)
-        problem.check_addend("bias", operands["bias"], (num_groups, n), "g, n", integer)
+        checks.check_addend("bias", operands["bias"], (num_groups, n), "g, n", integer)
     return Call(_spec(operands, 1, b_contract, options, ragged="m"), (lhs.shape[0], n))
+
+
+@functools.lru_cache(maxsize=4096)
+def of_mlp(shaped: checks.ShapedOperands, up: Options, down: Options) -> tuple[Call, Call]:
+    operands = dict(shaped)
+    x, w_up, w_down = (operands[name] for name in ("x", "w_up", "w_down"))
+    checks.check_operands({"a": x, "b": w_up}, {"a": "x", "b": "w_up"})
+    checks.check_rank("x", x, "m, k")
+    for name, dims in (("w_up", "k, hidden"), ("w_down", "hidden, n")):
+        checks.check_rank(name, operands[name], dims, exact=True)
+    checks.check_contraction(x, len(x.shape) - 1, w_up, 0, {"a": "x", "b": "w_up"})
+    checks.check_contraction(w_up, 1, w_down, 0, {"a": "w_up", "b": "w_down"})
+    h_shape = (*x.shape[:-1], w_up.shape[1])
+    h = Shaped(h_shape, dtypes.default_out(x.dtype, w_up.dtype))
+    # That of integers is no operand.
+    names = {"a": "the product of x and w_up", "b": "w_down"}
+    checks.check_operands({"a": h, "b": w_down}, names)
+    calls = []
+    for name, dim, options, a, b in (("up", "hidden", up, x, w_up), ("down", "n", down, h, w_down)):
+        chosen = {"a": a, "b": b}
+        if bias := operands.get(f"bias_{name}"):
+            checks.check_addend(f"bias_{name}", bias, b.shape[1:], dim, integer=False)
+            chosen["bias"] = bias
+        shape = (*a.shape[:-1], b.shape[1])
+        calls.append(_with_leading_axes(_spec(chosen, 1, 0, options), chosen, shape))
+    return calls[0], calls[1]
 
 
 def add_scalars(operands: dict[str, Any], alpha: Any, beta: Any) -> None:
@@ -119,14 +146,14 @@ def add_scalars(operands: dict[str, Any], alpha: Any, beta: Any) -> None:
     if type(alpha) is int and alpha == 1 and beta is None:
         return
     a, b = operands["a"].dtype, operands["b"].dtype
-    problem.check_operand_dtypes({"a": operands["a"], "b": operands["b"]}, _GEMM_NAMES)
+    checks.check_operand_dtypes({"a": operands["a"], "b": operands["b"]}, _GEMM_NAMES)
     acc, integer = dtypes.accumulator(a, b), dtypes.is_integer(a)
-    problem.check_scalar("alpha", alpha, integer)
+    checks.check_scalar("alpha", alpha, integer)
     if not (_is_static(alpha) and alpha == 1):
         operands["alpha"] = lax.convert_element_type(alpha, acc)
     if beta is None:
         return
-    problem.check_scalar("beta", beta, integer)
+    checks.check_scalar("beta", beta, integer)
     if _is_static(beta) and beta == 0:
         operands.pop("c", None)
     elif "c" not in operands:
@@ -141,7 +168,7 @@ def _is_static(x: Any) -> bool:
 
 
 def _spec(
-    operands: dict[str, problem.Shaped],
+    operands: dict[str, Shaped],
     a_contract: int,
     b_contract: int,
     options: Options,
@@ -149,10 +176,10 @@ def _spec(
     ragged: Literal["m"] | None = None,
 ) -> GemmSpec:
     a, b = operands["a"].dtype, operands["b"].dtype
-    out = problem.check_out_dtype(options.out_dtype, operands["a"], operands["b"])
+    out = checks.check_out_dtype(options.out_dtype, operands["a"], operands["b"])
     if dtypes.is_integer(a):
-        problem.check_integer_activation(options.activation)
-        problem.check_integer_clamp(options.clamp)
+        checks.check_integer_activation(options.activation)
+        checks.check_integer_clamp(options.clamp)
     return GemmSpec(
         operands=tuple(name for name in OPERAND_ORDER if name in operands),
         a_contract=a_contract,
@@ -167,9 +194,7 @@ def _spec(
     )
 
 
-def _with_leading_axes(
-    spec: GemmSpec, operands: dict[str, problem.Shaped], shape: tuple[int, ...]
-) -> Call:
+def _with_leading_axes(spec: GemmSpec, operands: dict[str, Shaped], shape: tuple[int, ...]) -> Call:
     """Leading axes become batch axes that only the operands which really have them carry."""
     num_axes = len(shape) - 2
     axes: list[list[str]] = [[] for _ in range(num_axes)]
@@ -186,20 +211,37 @@ def _with_leading_axes(
 
 
 def evaluate(call: Call, operands: dict[str, Any], backend: str, autodiff: Autodiff) -> jax.Array:
-    spec, rules = call.spec, policy.current()
-    problem.check_backend(backend)
-    if backend != "auto":
-        rules = policy.Policy(backend, rules.strict, rules.device)
+    spec, rules = call.spec, _rules(backend)
     if autodiff not in ("vjp", "jvp"):
         raise ValueError(f"autodiff: {autodiff!r} is unknown; it should be 'vjp' or 'jvp'")
     for name, ones in call.squeezed:
         operands[name] = lax.squeeze(operands[name], ones)
     ordered = tuple(operands[name] for name in spec.operands)
-    if rules.backend != "auto" and rules.device is None and current() is CPU:
-        # A CPU can only run the reference, so a named kernel is refused here, at trace time.
-        dispatch.plan(problem.Problem.of(spec, ordered), CPU, rules)
+    _refuse_on_cpu(spec, ordered, rules)
     result = _compute(spec, rules, autodiff, *_vary_alike(ordered))
     return result if result.shape == call.shape else result.reshape(call.shape)
+
+
+def evaluate_mlp(up: Call, down: Call, operands: dict[str, Any], backend: str) -> jax.Array:
+    rules = _rules(backend)
+    for _, ones in up.squeezed:
+        operands["x"] = lax.squeeze(operands["x"], ones)
+    ordered = tuple(operands[name] for name in mlp.operand_names(up.spec, down.spec))
+    _refuse_on_cpu(up.spec, ordered[: len(up.spec.operands)], rules)
+    result = _compute_mlp(up.spec, down.spec, rules, *_vary_alike(ordered))
+    return result if result.shape == down.shape else result.reshape(down.shape)
+
+
+def _rules(backend: str) -> Policy:
+    checks.check_backend(backend)
+    rules = policy.current()
+    return rules if backend == "auto" else Policy(backend, rules.strict, rules.device)
+
+
+def _refuse_on_cpu(spec: GemmSpec, operands: tuple[Any, ...], rules: Policy) -> None:
+    """A CPU can only run the reference, so a named kernel is refused here, at trace time."""
+    if rules.backend != "auto" and rules.device is None and current() is CPU:
+        dispatch.plan(Problem.of(spec, operands), CPU, rules)
 
 
 def _vary_alike(operands: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -222,3 +264,8 @@ def _vary_alike(operands: tuple[Any, ...]) -> tuple[Any, ...]:
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
 def _compute(spec: GemmSpec, rules: Policy, autodiff: Autodiff, *operands: Any) -> jax.Array:
     return bind(spec, rules, operands, autodiff)[0]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _compute_mlp(up: GemmSpec, down: GemmSpec, rules: Policy, *operands: Any) -> jax.Array:
+    return mlp.bind_mlp(up, down, rules, operands)[0]

@@ -42,7 +42,7 @@ def _absorbed_by(spec: GemmSpec, names: tuple[str, ...]) -> str | None:
     """The label that an innermost batch axis can be folded into without moving data."""
     if spec.ragged is not None:
         return None
-    rows = {"a", "c", "d"} if "c" in spec.operands else {"a", "d"}
+    rows = {"a", "d", *({"c", "z"} & {*spec.operands})}
     if set(names) == rows and spec.a_contract == 1:
         return "m"
     if names == ("a", "b") and spec.a_contract == 0 and spec.b_contract == 0:

@@ -10,7 +10,8 @@ that answers is, in this order, the one with a config that was measured to be th
 or, where nothing like it was measured, the one with the cheapest estimate ("cost model"). Nothing
 can be estimated of libraries, XLA's and cuBLASLt: they answer where they were measured to be faster
 than the others, for this problem or the nearest, and the XLA reference where nothing else does, or
-only tiles that would be half empty.
+only tiles that would be half empty. Of the epilogue of a backward pass XLA does a part
+(`remainder.py`) if then a kernel of ours answers, and no library was measured to be faster.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from jaxgemm import registry, traffic
+from jaxgemm import registry, remainder, traffic
 from jaxgemm.device import Device
 from jaxgemm.errors import UnsupportedProblem
 from jaxgemm.kernel import Kernel
@@ -91,6 +92,7 @@ class Plan:
     """What runs, what would run if that failed, and why the others do not.
 
     Attributes:
+      problem: what the choices compute: what was asked, or what XLA leaves of it (`remainder.py`).
       choices: kernels that accept the problem, best first; the XLA reference comes last, unless it
         was measured to be faster, or the tiles of others would be half empty.
       chosen_by: what decided: one of `SOURCES`, or `ONLY` where no other may answer.
@@ -126,6 +128,35 @@ def plan(problem: Problem, device: Device, policy: Policy, tables: Tables | None
       ValueError: the policy names a backend that does not exist.
     """
     tables = cache.current(device) if tables is None else tables
+    simpler = remainder.simpler(problem)
+    if simpler is None:
+        return _plan(problem, device, policy, tables)
+    try:
+        part = plan(simpler, device, policy, tables)
+    except UnsupportedProblem:
+        return _plan(problem, device, policy, tables)
+    try:
+        whole = _plan(problem, device, policy, tables)
+    except UnsupportedProblem:
+        return part
+    return part if _is_better(part, whole) else whole
+
+
+def _is_better(part: Plan, whole: Plan) -> bool:
+    """Whether XLA should do what `part` lacks: unless ours does it all, or a faster library."""
+    first, other = whole.choices[0], part.choices[0]
+    if not first.kernel.is_black_box or first.kernel is other.kernel:
+        return False
+    if other.kernel.is_black_box:
+        return first.kernel is registry.kernels()[-1]
+    if first.measured_us is None or other.measured_us is None:
+        return True
+    # XLA reads d once more.
+    rest_us = whole.problem.bytes_of("d") / (whole.device.dram_gbps * 1e3)
+    return first.measured_us * _FASTER > other.measured_us + rest_us
+
+
+def _plan(problem: Problem, device: Device, policy: Policy, tables: Tables) -> Plan:
     allowed = registry.selected(policy.backend)
     reasons = {kernel.name: kernel.why_not(problem, device) for kernel in allowed}
     choices = [

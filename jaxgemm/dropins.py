@@ -8,7 +8,7 @@ import jax
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jaxgemm import problem
+from jaxgemm import checks
 from jaxgemm.api import Precision, gemm, grouped_gemm
 
 DimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
@@ -41,11 +41,11 @@ def matmul(
       >>> jaxgemm.matmul(jnp.ones((5, 3)), jnp.ones(3)).shape
       (5,)
     """
-    a, b = problem.check_array("a", a), problem.check_array("b", b)
+    a, b = checks.check_array("a", a), checks.check_array("b", b)
     for name, x in (("a", a), ("b", b)):
-        problem.check_rank(name, x, "k")
+        checks.check_rank(name, x, "k")
     names = {"a": "a", "b": "b"}
-    problem.check_contraction(a, a.ndim - 1, b, max(b.ndim - 2, 0), names)
+    checks.check_contraction(a, a.ndim - 1, b, max(b.ndim - 2, 0), names)
     result = gemm(
         a[None, :] if a.ndim == 1 else a,
         b[:, None] if b.ndim == 1 else b,
@@ -97,9 +97,9 @@ def dot_general(
         if len(set(precision)) > 1:
             raise ValueError(f"precision: {precision} differs between lhs and rhs; give one")
         precision = precision[0]
-    lhs, rhs = problem.check_array("lhs", lhs), problem.check_array("rhs", rhs)
-    problem.check_operands({"a": lhs, "b": rhs}, {"a": "lhs", "b": "rhs"})
-    contract, batch = problem.check_dimension_numbers(lhs, rhs, dimension_numbers)
+    lhs, rhs = checks.check_array("lhs", lhs), checks.check_array("rhs", rhs)
+    checks.check_operands({"a": lhs, "b": rhs}, {"a": "lhs", "b": "rhs"})
+    contract, batch = checks.check_dimension_numbers(lhs, rhs, dimension_numbers)
     a, a_free, transpose_a = _as_matrix(lhs, batch[0], contract[0], contract_first=False)
     b, b_free, transpose_b = _as_matrix(rhs, batch[1], contract[1], contract_first=True)
     result = gemm(

@@ -25,6 +25,7 @@ class Activation:
       slope: the largest |apply'|, which scales the error bound of a result.
       curvature: the largest |apply''|, which scales the error bound of a gradient.
       mosaic: the same function in operations that Mosaic GPU can compile, None where there is none.
+      mosaic_pullback: the same as `pullback`, likewise.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Activation:
     slope: float
     curvature: float
     mosaic: Callable[[jax.Array], jax.Array] | None
+    mosaic_pullback: Callable[[jax.Array, jax.Array], jax.Array] | None
 
     def pullback(self, z: jax.Array, cotangent: jax.Array) -> jax.Array:
         """cotangent · apply'(z)."""
@@ -53,6 +55,10 @@ def _gelu_exact(x: jax.Array) -> jax.Array:
 def _mosaic_relu(x: jax.Array) -> jax.Array:
     # jnp.maximum passes NaN on; jax.nn.relu is a custom_jvp call, which Mosaic does not lower.
     return jnp.maximum(x, 0.0)
+
+
+def _mosaic_relu2(x: jax.Array) -> jax.Array:
+    return _mosaic_relu(x) * _mosaic_relu(x)
 
 
 # With exp2, whose argument takes the factor of log2(e), as few instructions as there can be.
@@ -86,11 +92,16 @@ _ERFC = (
 )
 
 
-def _mosaic_gelu_exact(x: jax.Array) -> jax.Array:
-    # x · Φ(x); Φ(-|x|) = erfc(|x| / √2) / 2 is computed without cancellation.
+def _lower_tail(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Φ(-|x|) = erfc(|x| / √2) / 2, computed without cancellation, and exp(-x² / 2)."""
     t = _inverse(1.0 + _ERFC_SCALE * jnp.abs(x))
     q = functools.reduce(lambda sum_, constant: sum_ * t + constant, reversed(_ERFC))
-    lower = 0.5 * t * q * jnp.exp2(x * x * (-0.5 * _LOG2_E))
+    density = jnp.exp2(x * x * (-0.5 * _LOG2_E))
+    return 0.5 * t * q * density, density
+
+
+def _mosaic_gelu_exact(x: jax.Array) -> jax.Array:
+    lower, _ = _lower_tail(x)
     # Without a select, for which ptxas runs out of registers.
     return jnp.maximum(x, 0.0) * (1.0 - lower) + jnp.minimum(x, 0.0) * lower
 
@@ -103,21 +114,70 @@ def _mosaic_silu(x: jax.Array) -> jax.Array:
     return x * _mosaic_sigmoid(x)
 
 
+# Where a sigmoid is 1, its own tail is exp2(exponent) times it, without cancellation. With larger
+# exponents `_inverse` is 0 already, and what it is multiplied by must not be infinite.
+_LARGEST_EXPONENT = 100.0
+
+
+def _sigmoid_and_tail(exponent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """s = 1 / (1 + exp2(exponent)), and 1 - s."""
+    power = jnp.exp2(jnp.minimum(exponent, _LARGEST_EXPONENT))
+    s = _inverse(1.0 + power)
+    return s, power * s
+
+
+def _pullback_relu(z: jax.Array, cotangent: jax.Array) -> jax.Array:
+    return jnp.where(z > 0.0, cotangent, 0.0)
+
+
+def _pullback_gelu(z: jax.Array, cotangent: jax.Array) -> jax.Array:
+    # (z · s(u))' = s + z · s · (1 - s) · u', where `_GELU_…` are those of -log2(e) · u.
+    square = z * z
+    s, tail = _sigmoid_and_tail(z * (_GELU_LINEAR + _GELU_CUBIC * square))
+    inner = (-1 / _LOG2_E) * (_GELU_LINEAR + 3.0 * _GELU_CUBIC * square)
+    return cotangent * (s * (1.0 + tail * (z * inner)))
+
+
+def _pullback_gelu_exact(z: jax.Array, cotangent: jax.Array) -> jax.Array:
+    lower, density = _lower_tail(z)
+    cdf = jnp.where(z > 0.0, 1.0 - lower, lower)
+    return cotangent * (cdf + 0.3989422804014327 * (z * density))
+
+
+def _pullback_silu(z: jax.Array, cotangent: jax.Array) -> jax.Array:
+    s, tail = _sigmoid_and_tail(-_LOG2_E * z)
+    return cotangent * (s * (1.0 + z * tail))
+
+
+def _pullback_sigmoid(z: jax.Array, cotangent: jax.Array) -> jax.Array:
+    s, tail = _sigmoid_and_tail(-_LOG2_E * z)
+    return cotangent * (s * tail)
+
+
+def _pullback_tanh(z: jax.Array, cotangent: jax.Array) -> jax.Array:
+    t = jnp.tanh(z)
+    return cotangent * (1.0 - t * t)
+
+
+def _pullback_relu2(z: jax.Array, cotangent: jax.Array) -> jax.Array:
+    return jnp.where(z > 0.0, 2.0 * z * cotangent, 0.0)
+
+
 # slope and curvature: maxima over x ∈ [-20, 20], rounded up; `tests/test_epilogue.py` recomputes
 # them. relu2 grows without bound: its slope and curvature hold for |x| <= 1 and scale with |x|.
 _ROWS = (
-    Activation("relu", jax.nn.relu, 1.0, 0.0, _mosaic_relu),
-    Activation("gelu", jax.nn.gelu, 1.13, 0.8, _mosaic_gelu),
-    Activation("gelu_exact", _gelu_exact, 1.13, 0.8, _mosaic_gelu_exact),
-    Activation("silu", jax.nn.silu, 1.1, 0.5, _mosaic_silu),
-    Activation("sigmoid", jax.nn.sigmoid, 0.25, 0.1, _mosaic_sigmoid),
-    Activation("tanh", jnp.tanh, 1.0, 0.78, jnp.tanh),
-    Activation("relu2", _relu2, 2.0, 2.0, lambda x: _mosaic_relu(x) * _mosaic_relu(x)),
+    Activation("relu", jax.nn.relu, 1.0, 0.0, _mosaic_relu, _pullback_relu),
+    Activation("gelu", jax.nn.gelu, 1.13, 0.8, _mosaic_gelu, _pullback_gelu),
+    Activation("gelu_exact", _gelu_exact, 1.13, 0.8, _mosaic_gelu_exact, _pullback_gelu_exact),
+    Activation("silu", jax.nn.silu, 1.1, 0.5, _mosaic_silu, _pullback_silu),
+    Activation("sigmoid", jax.nn.sigmoid, 0.25, 0.1, _mosaic_sigmoid, _pullback_sigmoid),
+    Activation("tanh", jnp.tanh, 1.0, 0.78, jnp.tanh, _pullback_tanh),
+    Activation("relu2", _relu2, 2.0, 2.0, _mosaic_relu2, _pullback_relu2),
 )
 ACTIVATIONS = {row.name: row for row in _ROWS}
 # The activations that map int32 to int32 exactly.
 INTEGER_ACTIVATIONS = ("relu", "relu2")
-_IDENTITY = Activation("identity", lambda x: x, 1.0, 0.0, lambda x: x)
+_IDENTITY = Activation("identity", lambda x: x, 1.0, 0.0, lambda x: x, None)
 
 
 @functools.cache
@@ -148,6 +208,7 @@ def function(activation: str | None, clamp: Clamp | None) -> Activation | None:
         name=f"{inner.name} in [{low}, {high}]",
         apply=apply,
         mosaic=None if inner.mosaic is None else mosaic,
+        mosaic_pullback=None,
     )
 
 

@@ -56,6 +56,8 @@ class Row:
         if isinstance(self.plan, dispatch.Plan):
             choice, estimate = self.plan.choices[0], self.plan.choices[0].estimate
             lines.append(f"  kernel   {choice.kernel.name} ({_chosen_by(self.plan)})")
+            if self.plan.problem != self.problem:
+                lines.append(f"  computes {self.plan.problem}; XLA does the rest")
             if choice.measured_us is not None:
                 lines.append(f"  measured {choice.measured_us:.1f} us")
             if choice.neighbour is not None:

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 from jax.interpreters import mlir
 
-from jaxgemm import canonical, device, dispatch, reference
+from jaxgemm import canonical, device, dispatch, reference, remainder
 from jaxgemm.errors import FallbackWarning
-from jaxgemm.kernel import Kernel
+from jaxgemm.kernel import Kernel, Operands
 from jaxgemm.policy import Policy
 from jaxgemm.primitive import gemm_p
 from jaxgemm.problem import Problem
@@ -17,14 +17,24 @@ from jaxgemm.spec import GemmSpec
 
 
 def _lower_kernel(
-    ctx: Any, operands: tuple[Any, ...], spec: GemmSpec, kernel: Kernel, config: Any
+    ctx: Any,
+    operands: tuple[Any, ...],
+    spec: GemmSpec,
+    kernel: Kernel,
+    config: Any,
+    computed: Problem | None = None,
 ) -> Any:
-    """Emits one kernel for the operands' sizes."""
+    """Emits one kernel for the operands' sizes, which leaves to XLA all but what is `computed`."""
+
+    def run(problem: Problem, named: Operands) -> tuple[jax.Array, ...]:
+        return kernel.run(problem, config, named)
 
     def call(*xs: jax.Array) -> tuple[jax.Array, ...]:
         problem = Problem.of(spec, xs)
         named = dict(zip(spec.operands, xs, strict=True))
-        return canonical.evaluate(problem, named, lambda p, ops: kernel.run(p, config, ops))
+        return canonical.evaluate(
+            problem, named, lambda p, ops: remainder.evaluate(p, computed or p, ops, run)
+        )
 
     # Inside shard_map types say which values differ between devices. A kernel is local code: the
     # primitive has settled that already, and loops in it must not have to repeat it.
@@ -57,7 +67,7 @@ def _lower_cuda(ctx: Any, *operands: Any, spec: GemmSpec, policy: Policy, autodi
     plan = dispatch.plan(canonical.canonical(Problem.of(spec, ctx.avals_in)), target, policy)
     for choice, following in zip(plan.choices, (*plan.choices[1:], None), strict=True):
         try:
-            return _lower_kernel(ctx, operands, spec, choice.kernel, choice.config)
+            return _lower_kernel(ctx, operands, spec, choice.kernel, choice.config, plan.problem)
         except Exception as error:
             if policy.strict or following is None:
                 raise

@@ -57,14 +57,28 @@ def finish(spec: GemmSpec, products: list[jax.Array], operands: Operands) -> tup
     saved = [_preactivation(spec, product, operands) for product in products]
     d = saved[0]
     if spec.function is not None:
-        d = spec.function.apply(d)
+        if spec.pullback:
+            z = align(operands["z"].astype(d.dtype), spec.labels("z"), spec.labels("d"))
+            d = spec.function.pullback(jnp.broadcast_to(z, d.shape), d)
+        else:
+            d = spec.function.apply(d)
     if spec.gated:
         d = d * saved[1]
     if spec.ragged == "m" and spec.function is not None:
         _, valid = rows_of_groups(*group_bounds(operands, d.shape[-2]), d.shape[-2])
         d = jnp.where(valid[:, None], d, 0)
-    d = d.astype(spec.out_dtype)
-    return (d, *(z.astype(spec.residual_dtype) for z in saved if spec.save_preactivation))
+    found = [d.astype(spec.out_dtype)]
+    found += [z.astype(spec.residual_dtype) for z in saved if spec.save_preactivation]
+    if spec.sum_dtype is not None:
+        found.append(sum_of_rows(spec, d))
+    return tuple(found)
+
+
+def sum_of_rows(spec: GemmSpec, d: jax.Array) -> jax.Array:
+    """d_sum, from d in the accumulator dtype."""
+    kept = spec.labels("d_sum")
+    summed = [i for i, label in enumerate(spec.labels("d")) if label not in kept]
+    return d.sum(summed).astype(spec.sum_dtype)
 
 
 def _over_batch(spec: GemmSpec, operands: Operands, config: Config) -> tuple[jax.Array, ...]:

@@ -12,6 +12,12 @@ and for `ragged="m"` (rows of a belong to groups) and `ragged="k"` (its weight g
     d[g, m, n] = alpha · Σ_{k in group g} a[k, m] · b[k, n]
 
 where group g is the rows [row_start + Σ_{h<g} group_sizes[h], … + group_sizes[g]).
+With the operand z, which lies as d does, it is the step back through an activation:
+
+    d[b…, m, n] = act'(z[b…, m, n]) · (alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n])
+
+and the output d_sum[b…, n] = Σ_m d[b…, m, n] is what a bias before the activation gets: as that
+bias, it may lack batch axes of d, over which it sums too.
 A batch axis that d lacks is summed over, as k is. The three forms are closed under
 differentiation: the gradient for a or b is again a product of the same kind with its operands
 renamed (`gradient_product`), so every transform is written once and none moves data.
@@ -32,6 +38,7 @@ OPERAND_ORDER = (
     "b_up",
     "c",
     "bias",
+    "z",
     "alpha",
     "beta",
     "group_sizes",
@@ -46,19 +53,21 @@ class GemmSpec:
 
     Attributes:
       operands: the names of the operands there are, in `OPERAND_ORDER`. "b_up" makes it gated:
-        d = act(a·b) · (a·b_up).
+        d = act(a·b) · (a·b_up). "z" makes it a pullback: d = act'(z) · (a·b).
       a_contract: which of a's last two dimensions is contracted (1: a is (m, k), 0: (k, m)).
       b_contract: which of b's last two dimensions is contracted (0: b is (k, n), 1: (n, k)).
       out_dtype: the dtype of d; everything before it is in the accumulator dtype.
       residual_dtype: the dtype of saved pre-activations.
       precision: accuracy class of float32 operands: "default", "high" or "highest".
       ragged: the label that the groups divide, or None.
-      batch: for each batch axis, outermost first, the sorted names of the operands (and "d")
-        that have it. An operand without an axis is shared along it and is never copied.
+      batch: for each batch axis, outermost first, the sorted names of the operands (and "d" and
+        "d_sum") that have it. An operand without it is shared along it and is never copied.
       activation: a name in `epilogue.ACTIVATIONS`, or None.
       clamp: the bounds between which what the activation gives is kept, or None.
       save_preactivation: also return what the activation was applied to.
       batch_invariant: the bits of a row of d do not depend on the number of rows.
+      sum_dtype: the dtype of d_sum, or None where it is not returned. It is added up in the
+        accumulator dtype, from d before or after d is rounded.
     """
 
     operands: tuple[str, ...]
@@ -73,6 +82,7 @@ class GemmSpec:
     clamp: Clamp | None = None
     save_preactivation: bool = False
     batch_invariant: bool = False
+    sum_dtype: np.dtype | None = None
 
     @property
     def gated(self) -> bool:
@@ -85,11 +95,15 @@ class GemmSpec:
         return epilogue.function(self.activation, self.clamp)
 
     @property
+    def pullback(self) -> bool:
+        """Whether this is act'(z) · (a·b)."""
+        return "z" in self.operands
+
+    @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the results: "d", then the saved pre-activations "z" (and "z_up")."""
-        if not self.save_preactivation:
-            return ("d",)
-        return ("d", "z", "z_up") if self.gated else ("d", "z")
+        """The names of the results: "d", saved pre-activations "z" (and "z_up"), and "d_sum"."""
+        saved = ("z", "z_up")[: 1 + self.gated] if self.save_preactivation else ()
+        return ("d", *saved, *(("d_sum",) if self.sum_dtype is not None else ()))
 
     def core_labels(self, name: str) -> tuple[str, ...]:
         """The labels of an operand or output, without batch axes."""
@@ -103,6 +117,7 @@ class GemmSpec:
         return {
             "c": ("m", "n"),
             "bias": (*groups, "n"),
+            "d_sum": ("n",),
             "alpha": (),
             "beta": (),
             "group_sizes": ("g",),
@@ -111,7 +126,7 @@ class GemmSpec:
 
     def batch_labels(self, name: str) -> tuple[str, ...]:
         """The labels of the batch axes that an operand or output has."""
-        role = "d" if name in ("z", "z_up") else name
+        role = "d" if name in self.outputs and name != "d_sum" else name
         return tuple(f"b{i}" for i, names in enumerate(self.batch) if role in names)
 
     def labels(self, name: str) -> tuple[str, ...]:
@@ -123,8 +138,9 @@ class GemmSpec:
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
     def with_batch_axis(self, names: tuple[str, ...]) -> "GemmSpec":
-        """The spec with one more, outermost, batch axis that `names` (and d) have."""
-        return self.replace(batch=(tuple(sorted({*names, "d"})), *self.batch))
+        """The spec with one more, outermost, batch axis that `names` (and d and d_sum) have."""
+        outputs = {"d", "d_sum"} & {*self.outputs}
+        return self.replace(batch=(tuple(sorted({*names, *outputs})), *self.batch))
 
     def product(self, out_dtype: np.dtype, *, scaled: bool = False) -> "GemmSpec":
         """Only alpha · a · b (alpha if `scaled` and present): the bilinear part of the spec."""
@@ -135,6 +151,7 @@ class GemmSpec:
             activation=None,
             clamp=None,
             save_preactivation=False,
+            sum_dtype=None,
         )
 
     def for_weight(self, weight: str) -> "GemmSpec":
@@ -199,12 +216,16 @@ class GemmSpec:
         # "highest": a bias is added as it is, whatever precision products of float32 have.
         return spec.replace(a_contract=1, b_contract=0, batch=batch, precision="highest")
 
-    def plus_c(self) -> "GemmSpec":
-        """The spec with c, of the shape of d, added before the one rounding."""
-        names = {*self.operands, "c"}
-        batch = tuple(tuple(sorted({*axis, "c"})) if "d" in axis else axis for axis in self.batch)
+    def plus(self, added: str) -> "GemmSpec":
+        """The spec with one more operand, c or z, of the shape of d."""
+        names = {*self.operands, added}
+        batch = tuple(tuple(sorted({*axis, added})) if "d" in axis else axis for axis in self.batch)
         operands = tuple(name for name in OPERAND_ORDER if name in names)
         return self.replace(operands=operands, batch=batch)
+
+    def without_sum(self) -> "GemmSpec":
+        """The spec without d_sum."""
+        return self._restrict(set(self.operands)).replace(sum_dtype=None)
 
     def _restrict(self, names: set[str]) -> "GemmSpec":
         kept = tuple(name for name in self.operands if name in names)

@@ -33,6 +33,7 @@ _TEXTS = {
     "pair": "both should be floats or both int8",
     "axes": "has 2 dimensions; its axes",
     "one_each": "should be (g,) = (2,), one size for each matrix of rhs",
+    "of_w_up": "w_up's contracted axis 1 has size 4",
     "max": "it should be at most 2147483647",
 }
 # A line at the margin is an error and a call; those below it are the dtypes (float32 unless there
@@ -71,6 +72,16 @@ ValueError gated_gemm(a, b, c)
     [2,2,3] [5,3,4] [5,3,4] | w_gate: batch axes (5,) do not broadcast with x's batch axes (2,)
     [2,3] [3,4] [3,5] | w_up: shape (3, 5) should be w_gate's (3, 4)
     [2,3] [3,4] [1,3,4] | w_up: shape (1, 3, 4) should be w_gate's (3, 4)
+ValueError mlp(a, b, c)
+    [3] [3,4] [4,5] | x: shape (3,) has 1 dimension, but it should be (..., m, k)
+    [2,3] [1,3,4] [4,5] | w_up: shape (1, 3, 4) has 3 dimensions, but it should be (k, hidden)
+    [2,3] [3,4] [4] | w_down: shape (4,) has 1 dimension, but it should be (hidden, n)
+    [2,3] [5,4] [4,5] | w_up: contracted axis 0 has size 5, but x's contracted axis 1 has size 3
+    [2,3] [3,4] [5,4] | w_down: contracted axis 0 has size 5, but {of_w_up}
+ValueError mlp(a, b, c, bias_up=d)
+    [2,3] [3,4] [4,5] [5] | bias_up: shape (5,) should be (hidden,) = (4,)
+ValueError mlp(a, b, c, bias_down=d)
+    [2,3] [3,4] [4,5] [4] | bias_down: shape (4,) should be (n,) = (5,)
 ValueError gated_gemm(a, b, c, transpose_w=True)
     [2,3] [3] [3] | w_gate: shape (3,) has 1 dimension, but it should be (..., n, k)
     [2,3] [4,5] [4,5] | w_gate: contracted axis 1 has size 5, but x's contracted axis 1 has size 3
@@ -131,6 +142,11 @@ TypeError gemm(a, b, bias=c)
     [2,3] [3,4] bool[4] | bias: dtype bool {floats}
     [2,3] [3,4] c64[4] | bias: dtype complex64 {floats}
     i8[2,3] i8[3,4] u8[4] | bias: dtype uint8 {integers}
+TypeError mlp(a, b, c)
+    [2,3] i8[3,4] [4,5] | w_up: dtype int8 cannot be multiplied with x's float32; {pair}
+    [2,3] [3,4] u8[4,5] | w_down: dtype uint8 {unsupported}
+TypeError mlp(a, b, c, activation=None)
+    i8[2,3] i8[3,4] i8[4,5] | the product of x and w_up: dtype int32 {unsupported}
 TypeError gated_gemm(a, b, c)
     u8[2,3] [3,4] [3,4] | x: dtype uint8 {unsupported}
     i8[2,3] [3,4] [3,4] | w_gate: dtype float32 cannot be multiplied with x's int8; {pair}
@@ -186,6 +202,8 @@ ValueError gemm(a, b, activation="gelu")
     i8[2,3] i8[3,4] | activation: 'gelu' {integer_form}
 ValueError gated_gemm(a, b, c)
     i8[2,3] i8[3,4] i8[3,4] | activation: 'silu' {integer_form}
+ValueError mlp(a, b, c, activation="glu")
+    [2,3] [3,4] [4,5] | activation: 'glu' {activation}
 ValueError gated_gemm(a, b, c, activation="glu")
     [2,3] [3,4] [3,4] | activation: 'glu' {activation}
 ValueError grouped_gemm(a, b, c, activation=1)
@@ -280,6 +298,8 @@ TypeError gemm(a, b, [[1.0]])
     [2,3] [3,4] | c: a list {array}
 TypeError gemm(a, b, bias=(1.0,))
     [2,3] [3,4] | bias: a tuple {array}
+TypeError mlp(a, b, None)
+    [2,3] [3,4] | w_down: a NoneType {array}
 TypeError gated_gemm(a, b, None)
     [2,3] [3,4] | w_up: a NoneType {array}
 TypeError grouped_gemm(a, b, [2, 4])

@@ -50,13 +50,39 @@ def answers(
     z = np.broadcast_to(z, problem.shape("d"))
     units = 4 * math.sqrt(max(1, problem.k)) * 2.0**-24 + 2 * u_mul
     slack = np.broadcast_to(units * size, z.shape)
+    if spec.pullback:
+        d, d_slack = _pulled_back(problem, get("z"), z, slack)
+        found = {"d": oracle.Answer(d, d_slack, z, slack)}
+        return _with_sum(problem, found)
     d, d_slack = oracle.activated(spec.activation, z, slack, u_curved / 4)
     d, d_slack = oracle.clamped(d, d_slack, spec.clamp)
     found = {
         "d": oracle.Answer(d, d_slack, z, slack),
         "z": oracle.Answer(z, slack, z, slack),
     }
-    return {name: found[name] for name in spec.outputs}
+    return _with_sum(problem, found)
+
+
+def _pulled_back(
+    problem: Problem, z: np.ndarray, product: np.ndarray, slack: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """act'(z) · product, and its error: of the product, and of evaluating act' in float32."""
+    activation = problem.spec.activation
+    z = np.broadcast_to(z, product.shape)
+    slope = oracle.ACTIVATIONS[activation][1](z)
+    error = 16 * 2.0**-24 * oracle.slope(activation, z) * np.abs(product)
+    return slope * product, np.abs(slope) * slack + error
+
+
+def _with_sum(problem: Problem, found: dict[str, oracle.Answer]) -> dict[str, oracle.Answer]:
+    """The outputs there are; d_sum adds up the rows of d, rounded or not."""
+    labels, d = problem.spec.labels("d"), found["d"]
+    axes = tuple(i for i, x in enumerate(labels) if x not in problem.spec.labels("d_sum"))
+    terms = math.prod(d.value.shape[i] for i in axes)
+    units = 1.01 * oracle.roundoff(problem.dtype("d")) + 4 * math.sqrt(terms) * 2.0**-24
+    value, slack = d.value.sum(axes), (d.slack + units * np.abs(d.value)).sum(axes)
+    found = {**found, "d_sum": oracle.Answer(value, slack, value, slack)}
+    return {name: found[name] for name in problem.spec.outputs}
 
 
 def _gated_answers(

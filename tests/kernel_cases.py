@@ -31,6 +31,7 @@ class KernelCase:
       activation: its name.
       clamp: its bounds.
       save: whether z is an output.
+      sums: the dtype of d_sum, or None where it is no output.
       precision: of float32 operands.
       nan_c: whether c is NaN everywhere.
       specials: whether a and b each have a NaN, an infinity and a negative one.
@@ -49,6 +50,7 @@ class KernelCase:
     activation: str | None = None
     clamp: Clamp | None = None
     save: bool = False
+    sums: str | None = None
     precision: str = "default"
     nan_c: bool = False
     specials: bool = False
@@ -66,6 +68,7 @@ class KernelCase:
             activation=self.activation,
             clamp=self.clamp,
             save_preactivation=self.save,
+            sum_dtype=None if self.sums is None else jnp.dtype(self.sums),
         )
         sizes = {"m": self.m, "n": self.n, "k": self.k}
         sizes |= {f"b{i}": size for i, (size, _) in enumerate(self.batch)}
@@ -100,6 +103,7 @@ class KernelCase:
 
 
 EXTRAS = ("c", "bias", "alpha", "beta")
+PULLBACK = ("c", "z", "alpha", "beta")
 SMALL_CASES = {
     **{f"layout_{x}": KernelCase(m=192, n=128, k=320, layout=x) for x in ("NN", "NT", "TN", "TT")},
     "float16": KernelCase(dtype="float16", out="float16", layout="TT"),
@@ -152,6 +156,19 @@ SMALL_CASES = {
     "tf32_with_all": KernelCase(
         k=80, dtype="float32", layout="NT", extras=EXTRAS, activation="silu", save=True
     ),
+    "pullback": KernelCase(m=72, n=80, k=48, layout="NT", extras=("z",), activation="gelu"),
+    "pullback_with_all": KernelCase(
+        m=64, n=64, k=64, extras=PULLBACK, activation="silu", out="float32"
+    ),
+    "pullback_batch": KernelCase(
+        m=64,
+        n=64,
+        k=64,
+        extras=("z",),
+        activation="gelu_exact",
+        dtypes=(("z", "float32"),),
+        batch=((2, "a d z"),),
+    ),
     "batch": KernelCase(m=64, n=64, batch=((3, "a b d"),)),
     "batch_with_tails": KernelCase(m=72, n=80, k=48, batch=((3, "a b c d"),), extras=("c",)),
     "batch_of_b_only": KernelCase(m=64, n=64, k=64, batch=((3, "b d"),)),
@@ -178,6 +195,7 @@ FITTING_CASES = {
     "160": KernelCase(m=160, n=256, k=80, extras=EXTRAS, activation="gelu", save=True),
     "176": KernelCase(m=176, n=512, k=80, extras=EXTRAS, activation="relu", save=True),
     "208": KernelCase(m=208, n=512, k=336, layout="NT", extras=("bias",), specials=True),
+    "pullback": KernelCase(m=160, n=256, k=80, extras=("c", "z"), activation="gelu"),
     "tails": KernelCase(m=272, n=192, k=80, batch=((3, "a b c d"),), extras=("c", "bias")),
 }
 # Sizes, strides and activations that kernels with wider loads decline.
@@ -191,6 +209,20 @@ ODD_CASES = {
     "odd_long_rows": KernelCase(m=40, n=36, k=523, extras=("bias",)),
     # Behind the end of a row lies the NaN of the next.
     "odd_special_values": KernelCase(m=67, n=61, k=35, layout="NT", specials=True),
+    "pullback_relu": KernelCase(m=65, n=63, k=31, extras=("z",), activation="relu"),
+    "pullback_and_sum": KernelCase(
+        m=33, n=17, k=19, extras=("z",), activation="relu2", sums="float32"
+    ),
+    "pullback_and_sum_of_two_axes": KernelCase(
+        m=6,
+        n=8,
+        k=5,
+        extras=("z",),
+        activation="tanh",
+        sums="float32",
+        batch=((3, "a d z"), (2, "b d d_sum")),
+    ),
+    "sum": KernelCase(m=19, n=5, k=7, extras=EXTRAS, activation="tanh", save=True, sums="bfloat16"),
     "one_element": KernelCase(m=1, n=1, k=1),
     "odd_clamp": KernelCase(m=33, n=35, k=37, activation="silu", clamp=(0.5, None), out="float32"),
     "empty_k": KernelCase(k=0, extras=("c", "bias"), activation="sigmoid"),
@@ -214,6 +246,7 @@ LARGE_CASES = {
     "wide_bias_relu": KernelCase(4096, 14336, 4096, extras=("bias",), activation="relu"),
     "wide_silu": KernelCase(4096, 14336, 4096, activation="silu"),
     "wide_beta_c": KernelCase(4096, 14336, 4096, extras=("c", "beta")),
+    "wide_pullback_gelu": KernelCase(4096, 14336, 4096, "NT", extras=("z",), activation="gelu"),
     "gated_silu": KernelCase(4096, 7168, 4096, extras=("b_up",), activation="silu"),
     "4096_float32_out": KernelCase(4096, 4096, 4096, out="float32"),
     "4096_tf32": KernelCase(4096, 4096, 4096, layout="NT", dtype="float32", out="float32"),

@@ -157,7 +157,7 @@ def test_wrong_flags_are_said_in_a_line():
 
 def test_list_names_what_the_other_binaries_would_measure():
     done = run_python("-m", "benchmarks.train_step", "--list", "--filter=^.*l")
-    assert (done.returncode, done.stdout.split()) == (0, ["mlp", "swiglu"])
+    assert (done.returncode, done.stdout.split()) == (0, ["mlp", "mlp_as_one", "swiglu"])
     done = run_python("-m", "benchmarks.ladder", "--list", "--size=65536")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2), done.stderr
 

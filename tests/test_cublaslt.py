@@ -11,6 +11,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -120,6 +121,8 @@ _ASKED = {
     ),
     "gelu": (dataclasses.replace(_SMALL, activation="gelu"), "epilogue=32 ", "pointers=host"),
     "gelu_with_z": (OWN_CASES["gelu_with_z"], "epilogue=164 ", "pointers=device"),
+    "pullback": (OWN_CASES["pullback"], "epilogue=192 transposed=10 ", "pointers=device batch=1"),
+    "pullback_and_sum": (OWN_CASES["pullback_and_sum"], "epilogue=208 ", "pointers=host batch=1"),
     "c": (dataclasses.replace(_SMALL, extras=("c",)), "epilogue=1 ", "pointers=host batch=1"),
     "alpha": (dataclasses.replace(_SMALL, extras=("alpha",)), "epilogue=1 ", "pointers=device"),
     "tf32": (dataclasses.replace(_SMALL, **IN_FLOAT32), "epilogue=1 ", "compute=77"),
@@ -277,6 +280,10 @@ def test_the_library_is_looked_for_in_a_package(
     cublaslt.find.cache_clear()
 
 
+def _pullback(**fields: Any) -> KernelCase:
+    return KernelCase(extras=("z",), activation="gelu", **fields)
+
+
 _DECLINED: dict[str, tuple[KernelCase, str]] = {
     "gated": (SMALL_CASES["gated"], "b_up is present"),
     "summed": (KernelCase(batch=((3, "a b"),)), "summed over"),
@@ -293,7 +300,29 @@ _DECLINED: dict[str, tuple[KernelCase, str]] = {
         KernelCase(activation="gelu", save=True, out="float32"),
         "z is bfloat16: the library needs float32",
     ),
-    "z_rows": (KernelCase(n=12, activation="gelu", save=True), "n = 12: to save pre-activations"),
+    "z_rows": (KernelCase(n=12, activation="gelu", save=True), "n = 12: of z the library needs"),
+    "relu_pullback": (
+        KernelCase(extras=("z",), activation="relu"),
+        "activation is relu: the library keeps where it is flat as bits, and does not read z",
+    ),
+    "silu_pullback": (KernelCase(extras=("z",), activation="silu"), "activation is silu"),
+    "pullback_z": (_pullback(dtypes=(("z", "float32"),)), "z is float32: the library needs"),
+    "pullback_rows": (_pullback(n=12), "n = 12: of z the library needs rows of a multiple of 8"),
+    "pullback_fp8": (
+        dataclasses.replace(FP8, extras=("z",), activation="gelu", dtypes=(("z", "bfloat16"),)),
+        "multiplies no such products by the slope of gelu",
+    ),
+    "pullback_float64": (
+        dataclasses.replace(FLOAT64, extras=("z",), activation="gelu"),
+        "applies no activation",
+    ),
+    "sum": (KernelCase(sums="bfloat16"), "sums only what it multiplies by the slope of gelu"),
+    "sum_dtype": (_pullback(sums="float32"), "d_sum is float32: the library writes bfloat16"),
+    "sum_of_a_batch": (
+        _pullback(sums="bfloat16", batch=((3, "b d z"),)),
+        "batch axis 0 of 3 is summed over in d_sum",
+    ),
+    "sum_of_nothing": (_pullback(m=0, sums="bfloat16"), "m is 0: the library sums nothing"),
     "int8_layout": (dataclasses.replace(INT8, layout="NN"), "k as their last dimension"),
     "int8_rows": (dataclasses.replace(INT8, k=30), "k = 30: for int8 the library needs"),
     "int8_alpha": (dataclasses.replace(INT8, extras=("alpha",)), "does not scale"),

@@ -82,9 +82,29 @@ def test_mosaic_form_agrees_at_nan_infinities_and_zeros(row: Activation) -> None
     np.testing.assert_array_equal(_in_f32(row.mosaic, SPECIAL), _in_f32(row.apply, SPECIAL))
 
 
-def test_every_row_has_a_mosaic_form() -> None:
-    # Where there is none, kernels decline; a new row must have a form or be named here knowingly.
-    assert [row.name for row in ROWS if row.mosaic is None] == []
+@pytest.mark.parametrize("row", ROWS, ids=_name)
+def test_mosaic_form_of_the_pullback_is_accurate_and_agrees_where_z_is_not_finite(
+    row: Activation,
+) -> None:
+    form = row.mosaic_pullback
+    assert form is not None
+    x = np.concatenate([GRID, [-1e3, -1e10, 1e3, 1e10, -1e-30, 1e-30]])
+    x = x[x != 0].astype(np.float32).astype(np.float64)
+    value = _in_f32(lambda z: form(z, jnp.full_like(z, -3.0)), x)
+    with np.errstate(over="ignore"):
+        want = -3.0 * oracle.ACTIVATIONS[row.name][1](x)
+    # As much as the bounds of `oracle_gradients` allow act' to be off.
+    bound = 3 * 16 * F32_ROUNDOFF * np.maximum(row.slope, np.abs(want))
+    np.testing.assert_array_less(np.abs(value - want), bound)
+    got, same = (
+        _in_f32(lambda z, f=f: f(z, jnp.full_like(z, 2.0)), SPECIAL) for f in (form, row.pullback)
+    )
+    np.testing.assert_allclose(got, same, rtol=4 * F32_ROUNDOFF)
+
+
+def test_every_row_has_mosaic_forms() -> None:
+    # Where there is none, kernels decline; a new row must have both or be named here knowingly.
+    assert [row.name for row in ROWS if None in (row.mosaic, row.mosaic_pullback)] == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=_name)

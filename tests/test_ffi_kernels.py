@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxgemm
-from jaxgemm import device, dispatch, registry
+from jaxgemm import device, dispatch, epilogue, registry
 from jaxgemm.ffi_kernels import (
     KERNELS,
     build,
@@ -81,7 +81,15 @@ def _call(case: KernelCase, **options: Any) -> tuple[jax.Array, ...]:
         pytest.param(param.values[1], id=param.id)
         for param in _accepted()
         if param.values[0].name == "cuda.naive"
-    ],
+    ]
+    + [
+        pytest.param(dataclasses.replace(case, activation=activation), id=f"{name}-{activation}")
+        for name, case in _cases().items()
+        for activation in epilogue.ACTIVATIONS
+        if "z" in case.extras and case.sums is not None and not case.batch
+    ]
+    + [pytest.param(_cases()[name], id=name) for name in ("sum", "pullback_batch", "sum-float32")]
+    + [pytest.param(KernelCase(m=0, n=8, k=8, sums="float32"), id="sum_of_nothing")],
 )
 def test_cpu_handler_is_right(case: KernelCase) -> None:
     kernel_answers.check(

@@ -71,6 +71,37 @@ def test_gradients_run_kernels_too_and_agree_with_float32() -> None:
         assert error < 4 * 2.0**-8
 
 
+@pytest.mark.parametrize("backend", ["auto", "cublaslt", "xla"])
+def test_gradients_of_mlp_are_fused_and_agree_with_float32(backend: str) -> None:
+    sizes = {"w_up": (256, 512), "w_down": (512, 128), "bias_up": (512,), "bias_down": (128,)}
+    named = {name: _normal(*size, seed=i) / 16 for i, (name, size) in enumerate(sizes.items())}
+    named["x"] = _normal(2, 192, 256, seed=7)
+
+    def loss(f: Any, xs: dict[str, jax.Array]) -> jax.Array:
+        return (f(**xs).astype(jnp.float32) ** 2).sum()
+
+    def plain(x: Any, w_up: Any, w_down: Any, bias_up: Any, bias_down: Any) -> jax.Array:
+        return jax.nn.gelu(x @ w_up + bias_up) @ w_down + bias_down
+
+    with jaxgemm.use(strict=backend != "xla"):
+        ours = lambda **xs: jaxgemm.mlp(**xs, backend=backend)  # noqa: E731
+        gradient = jax.grad(lambda xs: loss(ours, xs))
+        (pullback,) = [r for r in jaxgemm.explain(gradient, named).rows if r.problem.spec.pullback]
+        got = jax.jit(gradient)(named)
+    # Pallas leaves the sum to XLA.
+    assert (pullback.plan.problem == pullback.problem) == (backend != "auto")
+    exact = {name: x.astype(jnp.float32) for name, x in named.items()}
+    with jax.default_matmul_precision("highest"):
+        want = jax.grad(lambda xs: loss(plain, xs))(exact)
+    for name, w in want.items():
+        assert got[name].dtype == jnp.bfloat16
+        # Five roundings to bfloat16 (z, h, y, z̄, the gradient) of relative size 2^-8.
+        error = np.linalg.norm(oracle.f64(got[name]) - oracle.f64(w)) / np.linalg.norm(
+            oracle.f64(w)
+        )
+        assert error < 5 * 2.0**-8, name
+
+
 def test_a_shared_weights_gradient_is_one_product_over_all_examples() -> None:
     x, w = _normal(4, 128, 256), _normal(256, 128, seed=1)
     loss = lambda w: jax.vmap(jaxgemm.gemm, (0, None))(x, w).astype(jnp.float32).sum()  # noqa: E731

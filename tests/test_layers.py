@@ -13,11 +13,25 @@ ROOT = Path(__file__).parent.parent
 # From facts down to the surface; a package stands for everything in it.
 LAYERS = {
     "facts": ("jaxgemm.dtypes", "jaxgemm.device", "jaxgemm.errors"),
-    "values": ("jaxgemm.epilogue", "jaxgemm.spec", "jaxgemm.problem", "jaxgemm.traffic"),
-    "meaning and contract": ("jaxgemm.reference", "jaxgemm.kernel", "jaxgemm.canonical"),
+    "values": (
+        *("jaxgemm.epilogue", "jaxgemm.spec", "jaxgemm.problem", "jaxgemm.checks"),
+        "jaxgemm.traffic",
+    ),
+    "meaning and contract": (
+        "jaxgemm.reference",
+        "jaxgemm.kernel",
+        "jaxgemm.canonical",
+        "jaxgemm.remainder",
+    ),
     "kernels": ("pallas_kernels", "jaxgemm.ffi_kernels"),
     "choice": ("jaxgemm.registry", "jaxgemm.tuning", "jaxgemm.policy", "jaxgemm.dispatch"),
-    "transforms": ("jaxgemm.primitive", "jaxgemm.rules", "jaxgemm.autodiff", "jaxgemm.lowering"),
+    "transforms": (
+        "jaxgemm.primitive",
+        "jaxgemm.rules",
+        "jaxgemm.autodiff",
+        "jaxgemm.mlp",
+        "jaxgemm.lowering",
+    ),
     "surface": ("jaxgemm", "jaxgemm.call", "jaxgemm.api", "jaxgemm.dropins", "jaxgemm.explain"),
     "programs": ("benchmarks",),
 }

@@ -13,6 +13,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxgemm
+from jaxgemm.policy import Policy
+from jaxgemm.primitive import bind
+from tests.naive_specs import spec_of
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices, has fewer")
 
@@ -88,6 +91,30 @@ def test_dense_gradients(specs: Any) -> None:
     # At most one sum over devices for each gradient; an operand is never gathered.
     assert set(counts) <= {"all-reduce"}
     assert counts["all-reduce"] <= 3
+
+
+_PULLBACKS = {
+    "m": ((P("x"), P(), P("x")), {"all-reduce": 1}),
+    "n": ((P(), P(None, "x"), P(None, "x")), {}),
+    "k": ((P(None, "x"), P("x"), P()), {"all-reduce": 1}),
+}
+
+
+def _pullback(a: Any, b: Any, z: Any) -> tuple[jax.Array, ...]:
+    spec = spec_of(("a", "b", "z"), activation="gelu", sum_dtype=np.dtype("float32"))
+    return bind(spec, Policy(), (a, b, z))
+
+
+@pytest.mark.parametrize(("specs", "collectives"), _PULLBACKS.values(), ids=_PULLBACKS)
+def test_pullback_adds_up_the_sums_of_rows(specs: Any, collectives: dict[str, int]) -> None:
+    arrays = (_A, _B, _normal(64, 16, seed=3))
+    _check(_pullback, arrays, specs, collectives)
+    mesh = _mesh(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        named = zip(arrays, specs, strict=True)
+        got = jax.jit(_pullback)(*(jax.device_put(x, NamedSharding(mesh, s)) for x, s in named))
+    for x, want in zip(got, _pullback(*arrays), strict=True):
+        np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-5)
 
 
 def _place(arrays: Any, specs: Any) -> list[jax.Array]:
@@ -227,3 +254,27 @@ def test_uneven_sizes_are_right() -> None:
     f = jax.jit(lambda a, b: jaxgemm.gemm(jnp.concatenate([a, a[:3]]), b))
     got = f(jax.device_put(a, NamedSharding(_mesh(), P())), _B)
     np.testing.assert_allclose(got, jnp.concatenate([a, a[:3]]) @ _B, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("specs", "num_sums"),
+    [
+        # Each gradient of what is shared is summed over the devices.
+        ((P("x"), P(), P(), P()), 3),
+        # The result is summed over the parts of hidden, and so is x̄; w¯ and bias¯ are local.
+        ((P(), P(None, "x"), P("x"), P("x")), 2),
+    ],
+    ids=["rows", "hidden"],
+)
+def test_mlp_gradients(specs: Any, num_sums: int) -> None:
+    arrays = (_A, _B, _normal(16, 8, seed=3), _V)
+
+    def loss(x: Any, w_up: Any, w_down: Any, v: Any) -> jax.Array:
+        return (jaxgemm.mlp(x, w_up, w_down, bias_up=v) ** 2).sum()
+
+    gradient = jax.grad(loss, (0, 1, 2, 3))
+    _check_values(gradient, arrays, specs)
+    counts = _collectives(gradient, *_place(arrays, specs))
+    assert set(counts) == {"all-reduce"}
+    # XLA may add several in one.
+    assert counts["all-reduce"] <= num_sums

@@ -125,6 +125,7 @@ def test_product_keeps_only_what_is_bilinear() -> None:
     batch = (tuple(sorted(("a", "b", "bias", "c", "d", "alpha"))), ("b_up", "d"))
     operands = tuple(n for n in OPERAND_ORDER if n not in ("group_sizes", "row_start"))
     spec = spec_of(operands, "NT", batch=batch, activation="gelu", save_preactivation=True)
+    spec = spec.replace(sum_dtype=F32)
     plain, scaled = spec.product(np.dtype("float16")), spec.product(F32, scaled=True)
     assert plain.operands == ("a", "b")
     assert scaled.operands == ("a", "b", "alpha")
@@ -133,6 +134,7 @@ def test_product_keeps_only_what_is_bilinear() -> None:
     assert (plain.activation, plain.save_preactivation) == (None, False)
     assert plain.out_dtype == plain.residual_dtype == np.float16
     assert (plain.a_contract, plain.b_contract) == (1, 1)
+    assert plain.sum_dtype is None
 
 
 def test_axis_that_only_d_has_is_computed_once_and_broadcast() -> None:
@@ -169,7 +171,7 @@ def test_bias_product_deals_each_row_its_groups_bias(batch: tuple[tuple[str, ...
 
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_plus_c_adds_an_operand_of_the_shape_of_d(axes: tuple[str, ...]) -> None:
-    spec = spec_of(("a", "b", "alpha"), "TN", batch=(axes,)).plus_c()
+    spec = spec_of(("a", "b", "alpha"), "TN", batch=(axes,)).plus("c")
     assert spec.operands == ("a", "b", "c", "alpha")
     assert spec.labels("c") == spec.labels("d")
     arrays = draw(spec)

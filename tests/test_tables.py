@@ -90,6 +90,7 @@ SPEC_CHANGES: dict[str, Any] = {
     "clamp": (None, 6.0),
     "save_preactivation": False,
     "batch_invariant": True,
+    "sum_dtype": np.dtype("float32"),
 }
 PROBLEM_CHANGES: dict[str, Any] = {
     "sizes": (("k", 64), ("m", 256), ("n", 512)),

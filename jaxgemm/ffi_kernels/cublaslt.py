@@ -45,6 +45,8 @@ _OUTPUTS = {
     "float8_e5m2": ("bfloat16", "float16", "float32"),
 }
 _ACTIVATIONS = (None, "relu", "gelu")
+# The multiple of elements that rows of z must be.
+_Z_COLUMNS = 8
 # The dtypes that have no epilogue beyond alpha and beta.
 _PLAIN = ("float64", "int8")
 _EPILOGUE_ROW_BYTES = 16
@@ -204,14 +206,40 @@ def _why_not_epilogue(problem: Problem) -> str | None:
         return "activation is relu: the library makes NaN of float32 0 by it"
     if problem.has("bias") and problem.dtype("bias") != _bias_dtype(problem):
         return f"bias is {problem.dtype('bias')}: the library needs {_bias_dtype(problem)}"
-    if not spec.save_preactivation:
+    if spec.sum_dtype is not None and (reason := _why_not_sum(problem)):
+        return reason
+    if not (spec.save_preactivation or spec.pullback):
         return None
+    if spec.pullback and dtypes.is_fp8(dtype):
+        return f"a is {dtype}: the library multiplies no such products by the slope of gelu"
+    if spec.pullback and spec.activation == "relu":
+        return "activation is relu: the library keeps where it is flat as bits, and does not read z"
     if spec.activation != "gelu":
         return f"pre-activations are saved for {spec.activation}: the library does so for gelu only"
     if problem.dtype("z") != problem.dtype("d"):
         return f"z is {problem.dtype('z')}: the library needs {problem.dtype('d')}, as d is"
-    if problem.n % 8:
-        return f"n = {problem.n}: to save pre-activations the library needs a multiple of 8"
+    if problem.n % _Z_COLUMNS:
+        return (
+            f"n = {problem.n}: of z the library needs rows of a multiple of {_Z_COLUMNS} elements"
+        )
+    return None
+
+
+def _why_not_sum(problem: Problem) -> str | None:
+    if not problem.spec.pullback:
+        return "d_sum is asked for: the library sums only what it multiplies by the slope of gelu"
+    if problem.dtype("d_sum") != problem.dtype("d"):
+        return (
+            f"d_sum is {problem.dtype('d_sum')}: the library writes {problem.dtype('d')}, as d is"
+        )
+    if problem.m == 0:
+        return "m is 0: the library sums nothing; the reference fills d_sum"
+    for index, names in enumerate(problem.spec.batch):
+        if "d_sum" not in names:
+            size = problem.size[f"b{index}"]
+            return (
+                f"batch axis {index} of {size} is summed over in d_sum: the library sums rows only"
+            )
     return None
 
 

@@ -69,6 +69,10 @@ def why_not_sizes(problem: Problem, max_size: int) -> str | None:
 def _reasons(problem: Problem, kernel: str, max_tiles: int) -> Iterator[str | None]:
     spec = problem.spec
     yield why_not_shape(problem)
+    if spec.pullback:
+        yield "z is given: this kernel does not multiply by the slope of an activation"
+    if spec.sum_dtype is not None:
+        yield "d_sum is asked for: this kernel does not add up the rows of d"
     yield why_not_sizes(problem, _MAX_SIZE)
     rows = instances.of_kernel(kernel)
     known = tuple(dict.fromkeys(row.dtype for row in rows))

@@ -6,8 +6,9 @@ With P the bilinear part, z = alpha · P(a, b) + beta · c + bias and d = act(z)
     ḋ = act'(z) · ż
 
 and for a gated spec, where d = act(z) · z_up, ḋ = act'(z) · ż · z_up + act(z) · ż_up.
-Tangents are kept in the accumulator dtype until the one rounding at the end. Each P(·, ·) is a
-`gemm_p` again and is linear in one operand, so only such products are ever transposed:
+Tangents are kept in the accumulator dtype until the one rounding at the end. Where the spec steps
+back through an activation or sums rows, JAX differentiates all that follows the product. Each
+P(·, ·) is a `gemm_p` again and is linear in one operand, so only such products are ever transposed:
 
     ā = the product of (d̄, b) whose rows and columns are those of a   (`spec.gradient_product`)
 """
@@ -34,6 +35,8 @@ def jvp(
     if not dots or dtypes.is_integer(operands["a"].dtype):
         out = list(bind(spec, policy, primals))
         return out, [ad.Zero.from_primal_value(x) for x in out]  # pyright: ignore
+    if spec.pullback or spec.sum_dtype is not None:
+        return _jvp_of_gradient(spec, policy, operands, dots)
     needs_z = spec.function is not None or spec.gated or spec.save_preactivation
     outputs = bind(spec.replace(save_preactivation=needs_z), policy, primals)
     out = list(outputs[: len(spec.outputs)])
@@ -52,6 +55,19 @@ def jvp(
         z_dots.append(z_up_dot)
     tangents_out = [d_dot, *(z_dots if spec.save_preactivation else ())]
     return out, [t.astype(x.dtype) for t, x in zip(tangents_out, out, strict=True)]
+
+
+def _jvp_of_gradient(
+    spec: GemmSpec, policy: Policy, operands: dict[str, Any], dots: dict[str, Any]
+) -> tuple[list[jax.Array], list[Any]]:
+    acc = dtypes.accumulator(operands["a"].dtype, operands["b"].dtype)
+
+    def outputs(moving: dict[str, jax.Array]) -> list[jax.Array]:
+        named = {**operands, **moving}
+        product = aligned_product(spec.product(acc), policy, named)
+        return list(reference.finish(spec, [product], named))
+
+    return jax.jvp(outputs, ({name: operands[name] for name in dots},), (dots,))
 
 
 def preactivation_tangent(
@@ -152,7 +168,7 @@ def operand_gradient(
     sources = {**operands, "d": cotangent}
     changed = {"a": sources[roles[0]], "b": sources[roles[1]]}
     if plus is not None:
-        product, changed["c"] = product.plus_c(), plus
+        product, changed["c"] = product.plus("c"), plus
     return aligned_product(product, policy, {**operands, **changed})
 
 

@@ -3,6 +3,7 @@
     label                  sharded over a mesh axis means
     m, n, batch axes of d  each device computes its part; nothing is exchanged
     k, batch axes d lacks  each device has a partial sum: psum in the accumulator, then the epilogue
+    m, with d_sum          each device sums its own rows, and a psum adds these
     m with ragged="m"      each device clips the groups to its window of rows
     k with ragged="k"      the same, and a psum of the partial sums
     g with ragged="m"      each device fills the rows of its own groups; psum adds zeros elsewhere
@@ -152,6 +153,10 @@ def _local(
         outputs = _finish_partial(spec, policy, partial, named)
     else:
         outputs = bind(spec, policy, ordered)
+    if spec.sum_dtype is not None:
+        summed = [label for label in kept if label not in spec.labels("d_sum")]
+        rows = tuple(axis for label in summed for axis in axes.get(label, ()))
+        outputs = (*outputs[:-1], lax.psum(outputs[-1], rows) if rows else outputs[-1])
     if spec.ragged == "m" and axes.get("g"):
         # Every row was filled by one device and is zero on the others: exact in any dtype.
         outputs = tuple(lax.psum(x, axes["g"]) for x in outputs)

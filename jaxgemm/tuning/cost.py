@@ -222,11 +222,12 @@ def _epilogue_us(problem: Problem, config: Any) -> float:
     """What one tile takes after its main loop."""
     tile_m, tile_n, _ = config.cta_tile
     outputs = ("d",) if config.split_k == 1 else ()
-    num_bytes = sum(problem.dtype(name).itemsize for name in (*outputs, *problem.spec.outputs[1:]))
+    saved = [name for name in problem.spec.outputs if name in ("z", "z_up")]
+    num_bytes = sum(problem.dtype(name).itemsize for name in (*outputs, *saved))
     num_bytes += 0 if outputs else problem.accumulator.itemsize
-    if problem.has("c"):
-        weight = _WAITED_C_WEIGHT if getattr(config, "waits_for_c", False) else _C_WEIGHT
-        num_bytes += weight * problem.dtype("c").itemsize
+    weight = _WAITED_C_WEIGHT if getattr(config, "waits_for_c", False) else _C_WEIGHT
+    loaded = [name for name in ("c", "z") if problem.has(name)]
+    num_bytes += weight * sum(problem.dtype(name).itemsize for name in loaded)
     if problem.spec.function is not None:
         num_bytes += _ACTIVATION_BYTES
     return _TILE_US + tile_m * tile_n * num_bytes * _EPILOGUE_US_PER_BYTE

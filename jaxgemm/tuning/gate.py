@@ -7,9 +7,11 @@ D = act(z) with z = alpha · A·B + beta · C + bias may differ from it, element
 
 with S = |alpha| |A|·|B| + |beta C| + |bias|, L the largest slope of act, and unit roundoffs of the
 output, the accumulator, and operands that are multiplied as TF32 (u_mul is 0 for others). A curved
-activation adds 4 u_acc |R|, and a clamp leaves no error where R is far outside its bounds. A
-gradient is bounded as the product that it is, plus what z̄ carries: z̄ is computed from a z that was
-rounded to the residual dtype, and is rounded to it itself.
+activation adds 4 u_acc |R|, and a clamp leaves no error where R is far outside its bounds. Where
+D = act'(z) · (alpha · A·B + beta · C), it is the same with act at the end left out, and evaluating
+act' adds 16 u_acc of its largest value. A sum of rows of D adds up their bounds, and their
+roundings. A gradient is bounded as the product that it is, plus what z̄ carries: z̄ is computed from
+a z that was rounded to the residual dtype, and is rounded to it itself.
 
 `Answer.error` is the error over this bound: more than 1 is wrong. A candidate that rounds on its
 way, as a chain of jnp operations does, is judged with `stepwise=True`, which allows for it. An
@@ -40,7 +42,7 @@ _STEPS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What d, or a gradient, should be.
+    """What an output, or a gradient, should be.
 
     Attributes:
       dtype: that of results.
@@ -67,6 +69,11 @@ def answer(problem: Problem, operands: Arrays) -> Answer:
     return Answer(problem.dtype("d"), *_compiled(_answer)(problem, dict(operands)))
 
 
+def answer_of_sum(problem: Problem, operands: Arrays) -> Answer:
+    """What d_sum should be, the sum of the rows of d, rounded or not."""
+    return Answer(problem.dtype("d_sum"), *_compiled(_sum)(problem, dict(operands)))
+
+
 def gradient_answers(
     problem: Problem, operands: Arrays, cotangent: jax.Array, names: Iterable[str]
 ) -> dict[str, Answer]:
@@ -86,10 +93,10 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _exact(problem: Problem) -> GemmSpec:
     """alpha · a·b + beta · c + bias alone, in the accumulator dtype, at full precision."""
-    spec, acc = problem.spec, problem.accumulator
+    spec, acc = problem.spec.without_sum(), problem.accumulator
     return spec.replace(
-        operands=tuple(name for name in spec.operands if name != "b_up"),
-        batch=tuple(tuple(n for n in names if n != "b_up") for names in spec.batch),
+        operands=tuple(name for name in spec.operands if name not in ("b_up", "z")),
+        batch=tuple(tuple(n for n in names if n not in ("b_up", "z")) for names in spec.batch),
         out_dtype=acc,
         residual_dtype=acc,
         precision="highest",
@@ -197,7 +204,10 @@ def _bounded(
 ) -> tuple[jax.Array, jax.Array]:
     """d, and the bound on its error for candidates that round on their way by `steps`."""
     saved = _preactivations(problem, operands, steps)
-    value, slack = _activated(problem, *saved[0])
+    if problem.spec.pullback:
+        value, slack = _times_slope(problem, operands["z"], *saved[0])
+    else:
+        value, slack = _activated(problem, *saved[0])
     if problem.spec.gated:
         up, up_slack = saved[1]
         slack = jnp.abs(value) * up_slack + slack * (jnp.abs(up) + up_slack)
@@ -208,6 +218,28 @@ def _bounded(
         _, valid = reference.rows_of_groups(*bounds, value.shape[0])
         value = jnp.where(valid[:, None], value, 0)
     return value, slack + steps * jnp.abs(value)
+
+
+def _sum(problem: Problem, operands: dict[str, jax.Array]) -> _Parts:
+    value, slack, stepwise_slack = _answer(problem, operands)
+    labels, kept = problem.spec.labels("d"), problem.spec.labels("d_sum")
+    terms = math.prod(problem.size[label] for label in labels if label not in kept)
+    units = 4 * math.sqrt(max(1, terms)) * _roundoff(problem.accumulator)
+    rounded = (1.01 * _roundoff(problem.dtype("d")) + units) * jnp.abs(value)
+    axes = [i for i, label in enumerate(labels) if label not in kept]
+    strict, stepwise = ((bound + rounded).sum(axes) for bound in (slack, stepwise_slack))
+    return value.sum(axes), strict, stepwise
+
+
+def _times_slope(
+    problem: Problem, z: jax.Array, product: jax.Array, slack: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """act'(z) · product, for a z that is given as it is."""
+    spec, acc = problem.spec, problem.accumulator
+    z = reference.align(z.astype(acc), spec.labels("z"), spec.labels("d"))
+    z = jnp.broadcast_to(z, product.shape)
+    value, error = _pulled_back(spec, z, jnp.zeros_like(z), product, _roundoff(acc))
+    return value, error + _slope(spec.activation, z) * slack
 
 
 def _activated(problem: Problem, z: jax.Array, slack: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from jaxgemm import canonical, dispatch, registry
+from jaxgemm import canonical, dispatch, registry, remainder
 from jaxgemm import device as devices
 from jaxgemm.kernel import Kernel, Operands
 from jaxgemm.policy import Policy
@@ -87,6 +87,7 @@ def tune(
         problems = [canonical.canonical(function)]
     else:
         problems = problems_of(function, *args, **kwargs)
+    problems = _with_parts(problems)
     target, path = devices.current(), None
     deadline = time.monotonic() + (float("inf") if max_seconds is None else max_seconds)
     rows: list[Tuned] = []
@@ -120,6 +121,17 @@ def problems_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list
     """The distinct canonical problems of a function, in the order in which they first occur."""
     found = (problem for problem, _ in traced(function, *args, **kwargs))
     return list({cache.key_of(problem): problem for problem in found}.values())
+
+
+def _with_parts(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems, each with what is left of it where XLA does a part: dispatch compares these."""
+    found: dict[Problem, Problem] = {}
+    for problem in problems:
+        part: Problem | None = problem
+        while part is not None:
+            found.setdefault(cache.key_of(part), part)
+            part = remainder.simpler(part)
+    return list(found.values())
 
 
 def gemms(jaxpr: Any) -> Iterator[Any]:
@@ -284,14 +296,19 @@ def _wrong(
 
 def answers_of(problem: Problem, operands: Operands) -> tuple[gate.Answer, ...]:
     """What each output of a problem should be."""
-    return tuple(gate.answer(*of_output(problem, operands, name)) for name in problem.spec.outputs)
+    return tuple(
+        gate.answer_of_sum(problem, operands)
+        if name == "d_sum"
+        else gate.answer(*of_output(problem, operands, name))
+        for name in problem.spec.outputs
+    )
 
 
 def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem, Operands]:
     """A problem whose d is one output of this one, and its operands: z is d without activation."""
     if name == "d":
         return problem, operands
-    spec = problem.spec
+    spec = problem.spec.without_sum()
     names = tuple(x for x in spec.operands if x != "b_up")
     batch = tuple(tuple(x for x in axis if x != "b_up") for axis in spec.batch)
     plain = spec.replace(

@@ -1,7 +1,7 @@
 """The epilogue of `jaxgemm.epilogue` on a tile in registers."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,31 +37,35 @@ def load_bias(bias_gmem: Any, offset: jax.Array, columns: int, n_axis: int = 1) 
 def apply(
     problem: Problem,
     products: Sequence[jax.Array],
-    c: jax.Array | None,
+    loaded: Mapping[str, jax.Array],
     bias: jax.Array | None,
     scalars: Scalars,
     n_axis: int = 1,
 ) -> dict[str, jax.Array]:
     """The outputs, not yet rounded: z = alpha · a·b + beta · c + bias, and d = act(z) [· z_up].
 
+    Or, in a pullback, d = act'(z) · (alpha · a·b + beta · c).
+
     Args:
       problem: the whole problem.
       products: accumulators (rows, columns) of a·b, and of a·b_up in a gated problem.
-      c: (rows, columns) in its own dtype, or None.
+      loaded: c and z, those there are: (rows, columns) in their own dtypes.
       bias: (columns,) in its own dtype, or None.
       scalars: alpha and beta.
       n_axis: the axis of columns of d; 0 where everything here is transposed.
     """
     shape, dtype = products[0].shape, products[0].dtype
-    c = None if c is None else c.astype(dtype)
+    c, z = (loaded[name].astype(dtype) if name in loaded else None for name in ("c", "z"))
     bias = None if bias is None else lax.broadcast_in_dim(bias.astype(dtype), shape, (n_axis,))
     # Mosaic has no select with a scalar predicate, so beta is spread out first.
     beta = None if scalars.beta is None else jnp.broadcast_to(scalars.beta, shape)
     saved = [epilogue.preactivation(x, scalars.alpha, c, beta, bias) for x in products]
-    function = problem.spec.function
-    d = saved[0]
-    if function is not None:
-        assert function.mosaic is not None
+    d, function = saved[0], problem.spec.function
+    if function is not None and z is not None:
+        assert function.mosaic_pullback is not None, problem
+        d = function.mosaic_pullback(z, d)
+    elif function is not None:
+        assert function.mosaic is not None, problem
         d = function.mosaic(d)
     if problem.spec.gated:
         d = d * saved[1]

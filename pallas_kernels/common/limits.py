@@ -44,11 +44,19 @@ def dtypes_are_not(problem: Problem, name: str, accepted: Sequence[str]) -> str 
 def has_unknown_activation(problem: Problem) -> str | None:
     """The activation has no form that Mosaic compiles."""
     function = problem.spec.function
-    if function is None or function.mosaic is not None:
+    form = "mosaic_pullback" if problem.spec.pullback else "mosaic"
+    if function is None or getattr(function, form) is not None:
         return None
-    known = [row.name for row in epilogue.ACTIVATIONS.values() if row.mosaic is not None]
+    known = [row.name for row in epilogue.ACTIVATIONS.values() if getattr(row, form) is not None]
     name = problem.spec.activation
     return f"activation {name} cannot be compiled by Mosaic: it needs one of {', '.join(known)}"
+
+
+def asks_for_sum(problem: Problem) -> str | None:
+    """The spec asks for the sum of the rows of d."""
+    if problem.spec.sum_dtype is not None:
+        return "d_sum is asked for: this kernel does not add up the rows of d"
+    return None
 
 
 def sums_over_batch(problem: Problem) -> str | None:

@@ -1,5 +1,7 @@
 """Dense, batched and gated GEMM on Hopper: act(alpha · op(a) op(b) + beta · c + bias) [· a b_up].
 
+Or, in a backward pass, act'(z) · (alpha · op(a) op(b) + beta · c).
+
 For bfloat16 and float16 operands in any of the four layouts, without copies: wgmma reads 16-bit
 tiles along either dimension. For float32 (as TF32) where both are contiguous along k. The right
 kernel whenever d has enough tiles to fill the device; a long k with few tiles wants a kernel that
@@ -24,7 +26,7 @@ of the tile that both need and sends it to both.
     barrier   from → to             arrivals                           protects
     ab_full   producer → consumers  1 a copy (a, b, b_up), their bytes a_smem, b_smem before reading
     ab_empty  consumers → producer  1 a consumer, of the whole cluster a_smem, b_smem before loading
-    c_full    consumer → itself     1, and the bytes of a slice        c_smem before reading
+    c_full    consumer → itself     1 a copy (c, z), their bytes       c_smem, z_smem before reading
     d_smem    consumer → itself     bulk-group wait, no barrier        d_smem, z_smem before writing
 
 A barrier counts its phases, and who waits must see every one. So consumers that take turns have an
@@ -55,6 +57,7 @@ from pallas_kernels.hopper.dense_config import (
     NUM_CONSUMERS,
     Config,
     Side,
+    loaded,
     products,
     staged,
     tile_order,
@@ -222,12 +225,12 @@ def _load_bias(cta: _Cta, tile: Tile) -> dict[int, jax.Array]:
     }
 
 
-def _load_c(cta: _Cta, tile: Tile, index: int) -> None:
-    """Begins to load a slice of c, if there are c and such a slice."""
-    if cta.problem.has("c") and index < cta.config.num_slices:
+def _load(cta: _Cta, tile: Tile, index: int) -> None:
+    """Begins to load a slice of c and z, of those there are, if there is such a slice."""
+    for name in loaded(cta.problem) if index < cta.config.num_slices else ():
         refs, at = cta.refs, (cta.wg, cta.slot(tile, index))
-        c_slice = cta.matrix("c", tile).at[cta.slice_at(tile, index)]
-        plgpu.copy_gmem_to_smem(c_slice, refs.c_smem.at[at], refs.c_full.at[at])
+        source = cta.matrix(name, tile).at[cta.slice_at(tile, index)]
+        plgpu.copy_gmem_to_smem(source, getattr(refs, f"{name}_smem").at[at], refs.c_full.at[at])
 
 
 def _as_in_acc(config: Config, slice_smem: Any) -> Any:
@@ -246,13 +249,13 @@ def _store(
     problem, config, refs = cta.problem, cta.config, cta.refs
     for index in range(config.num_slices):
         at = cta.wg, cta.slot(tile, index)
-        c = None
-        if problem.has("c"):
+        names = loaded(problem)
+        if names:
             plgpu.barrier_wait(refs.c_full.at[at])
-            c = _as_in_acc(config, refs.c_smem.at[at])[...]
+        slices = {x: _as_in_acc(config, getattr(refs, f"{x}_smem").at[at])[...] for x in names}
         part = [product[config.slice_within_acc(index)] for product in accumulated]
         slice_bias = bias.get(config.slice_within(index)[1].start)
-        outputs = epilogue.apply(problem, part, c, slice_bias, scalars, config.n_axis)
+        outputs = epilogue.apply(problem, part, slices, slice_bias, scalars, config.n_axis)
         # The store that used the slot before has read it.
         plgpu.wait_smem_to_gmem(config.slots - 1, wait_read_only=True)
         for name in problem.spec.outputs:
@@ -265,13 +268,13 @@ def _store(
             last = name == problem.spec.outputs[-1]
             source = getattr(refs, f"{name}_smem").at[at]
             plgpu.copy_smem_to_gmem(source, target, commit_group=last)
-        _load_c(cta, tile, index + config.slots)
+        _load(cta, tile, index + config.slots)
 
 
 def _consume(cta: _Cta, tile: Tile, *accs: Any) -> None:
     """Computes this consumer's part of one tile."""
     for index in range(cta.config.slots):
-        _load_c(cta, tile, index)
+        _load(cta, tile, index)
     _multiply(cta, tile, accs)
     # These loads take place while the last step is multiplied.
     scalars, bias = _load_scalars(cta, tile), _load_bias(cta, tile)
@@ -336,8 +339,8 @@ def _scratch(problem: Problem, config: Config) -> dict[str, Any]:
         scratch["ab_empty"] = plgpu.ClusterBarrier(
             collective_axes=("peer",), num_arrivals=arrivals, num_barriers=config.stages
         )
-    if problem.has("c"):
-        scratch["c_full"] = plgpu.Barrier(num_arrivals=1, num_barriers=slots)
+    if names := loaded(problem):
+        scratch["c_full"] = plgpu.Barrier(num_arrivals=len(names), num_barriers=slots)
     return scratch
 
 

@@ -151,13 +151,18 @@ class Config:
 
     @property
     def slot_bytes(self) -> int:
-        """A slice of c, d and z for each consumer."""
+        """A slice of c, d and z, of those there are, for each consumer."""
         return NUM_CONSUMERS * self.slice_rows * self.slice_columns * self.staged_itemsize
 
 
 def staged(problem: Problem) -> tuple[str, ...]:
     """The operands and outputs that pass through slices, which all have the same shape."""
-    return (*(("c",) if problem.has("c") else ()), *problem.spec.outputs)
+    return (*loaded(problem), *problem.spec.outputs)
+
+
+def loaded(problem: Problem) -> tuple[str, ...]:
+    """The operands of the shape of d."""
+    return tuple(name for name in ("c", "z") if problem.has(name))
 
 
 def products(problem: Problem) -> tuple[str, ...]:

@@ -114,6 +114,7 @@ def why_not(problem: Problem, device: Device) -> str | None:
 def _reasons(problem: Problem, device: Device) -> Iterator[str | None]:
     yield limits.device_is_not(device, (9, 0), "wgmma")
     yield limits.is_grouped(problem)
+    yield limits.asks_for_sum(problem)
     yield limits.dtypes_are_not(problem, "a", _OPERAND_DTYPES)
     for name in products(problem):
         yield limits.dtypes_are_not(problem, name, (problem.dtype("a").name,))
@@ -256,10 +257,13 @@ def _unsized(problem: Problem, device: Device, shape: _Shape) -> Config | None:
 def _max_accumulators(problem: Problem) -> int:
     """Accumulators a thread may hold beside what the epilogue needs; with more, ptxas spills."""
     spec, has_c, has_bias = problem.spec, problem.has("c"), problem.has("bias")
+    if has_c and spec.pullback:
+        return 96
     if spec.activation == "tanh" and "z" in spec.outputs:
         return 128
     has_wide_bias = has_bias and problem.dtype("bias").itemsize > 2
-    if "z" in spec.outputs or (has_c and has_bias) or has_wide_bias or spec.activation == "tanh":
+    has_much = (has_c and has_bias) or has_wide_bias or spec.pullback
+    if "z" in spec.outputs or has_much or spec.activation == "tanh":
         return 176
     return 192 if has_c or spec.activation == "gelu_exact" else 208
 
