@@ -37,9 +37,9 @@ def preactivation_cotangent(
     answer: Answer,
     cotangent: np.ndarray,
     activation: str | None,
-    clamp: Clamp | None,
     residual: Any,
     unit: float,
+    clamp: Clamp | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """z̄ and the bound on its error."""
     if activation is None and clamp is None:
@@ -78,7 +78,7 @@ def gemm(
     forward = oracle.gemm(a, b, c, bias=bias, **options)
     unit = oracle.accumulator_roundoff(a, b)
     z_bar, error = preactivation_cotangent(
-        forward, f64(cotangent), options["activation"], options["clamp"], residual, unit
+        forward, f64(cotangent), options["activation"], residual, unit, options["clamp"]
     )
     alpha, beta = float(options["alpha"]), options["beta"]
     left, right = f64(a), f64(b)
