@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad
 
@@ -79,6 +80,10 @@ def _backward(spec: GemmSpec, policy: Policy, residuals: Any, bars: Any) -> tupl
     if type(d_bar) is SymbolicZero:
         return (None,) * len(spec.operands)
     cotangents = _preactivation_cotangents(spec, saved, d_bar)
+    if cotangents[0] is not d_bar and not {"a", "b", "b_up"}.issuperset(dict(wanted.operands)):
+        # For the sum of z̄ that is a bias's gradient, XLA (JAX 0.11.2, for an H200) would otherwise
+        # write z̄ in the accumulator dtype and read it again to round it: nearly twice the bytes.
+        cotangents = list(lax.optimization_barrier(cotangents))
     gradients = {
         name: _gradient(spec, policy, kept, name, dtype, cotangents)
         for name, dtype in wanted.operands
