@@ -143,6 +143,17 @@ SMALL_CASES = {
     "preactivation_with_all": KernelCase(
         m=136, n=96, extras=EXTRAS, activation="gelu", save=True, out="float32"
     ),
+    # Rows of d can be addressed by TMA, and those of z cannot.
+    "preactivation_by_stores": KernelCase(
+        m=136,
+        n=188,
+        k=80,
+        layout="NT",
+        extras=("bias",),
+        activation="silu",
+        save=True,
+        out="float32",
+    ),
     "gated": KernelCase(extras=("b_up",), activation="silu", layout="NT"),
     "gated_with_tails": KernelCase(
         m=136, n=176, k=80, extras=("b_up",), activation="gelu", out="float32", save=True
