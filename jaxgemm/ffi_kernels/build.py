@@ -23,10 +23,13 @@ _DTYPES = {"float32": "kF32", "bfloat16": "kBF16", "float16": "kF16"}
 _INSTANCE = """\
 #include "{row.header}"
 
-extern "C" const char* jaxgemm_launch_{row.name}(const jaxgemm::GemmParams& params,
-                                                 cudaStream_t stream) {{
-  return jaxgemm::{row.template}::Launch(params, stream);
+namespace jaxgemm {{
+
+extern "C" const char* jaxgemm_launch_{row.name}(const GemmParams& params, cudaStream_t stream) {{
+  return {row.template}::Launch(params, stream);
 }}
+
+}}  // namespace jaxgemm
 """
 # Besides the platform's handler.
 _HOST_SOURCES = (
