@@ -283,6 +283,8 @@ class WarpEpilogue {
     if (map == nullptr) {
       __syncwarp();
       StoreElements<Bits>(slot, tensor, row, column);
+      // An empty group: whoever takes a slot counts one for each.
+      CommitStores();
       return;
     }
     SendBox(slot, map, row, column);
