@@ -69,6 +69,8 @@ FAULTS = (
           "kMajor == Major::kMN ? mn_stride_bytes >> 4 : 1", "1"),
     Fault("fragments_are_overwritten_early", _TF32, "kernels/sm90_tf32.cuh",
           "    WaitForProducts<1>();\n", ""),
+    Fault("fragments_are_not_fenced", _TF32, "kernels/sm90_tf32.cuh",
+          "    FenceProducts();\n", ""),
     Fault("rows_of_a_lane_are_swapped", _TF32, "parts/register_rows.h",
           "lane / 4 % 2 * 8;", "(1 - lane / 4 % 2) * 8;"),
     # Threads that load.
@@ -87,6 +89,8 @@ FAULTS = (
     Fault("staging_of_one_output_is_not_counted", _PLAIN, _FRAGMENT,
           "      CommitStores();\n      return;", "      return;"),
     Fault("a_warp_ends_early", _PLAIN, _FRAGMENT, "{ WaitForStores(); }", "{}"),
+    Fault("the_bias_is_overwritten_early", _PLAIN, "parts/bias_in_flight.cuh",
+          "    SyncNamedBarrier(barrier, kWarpgroupSize);\n#pragma", "#pragma"),
     Fault("the_bias_is_read_early", _PLAIN, "parts/bias_in_flight.cuh",
           "    SyncNamedBarrier(barrier, kWarpgroupSize);\n  }", "  }"),
     Fault("c_is_that_of_another_matrix", _PLAIN, _FRAGMENT,

@@ -24,7 +24,7 @@
 //     fences between threads do not show.
 //   - lanes of a warp that drift apart for longer than from one wait to the next.
 //   - who executes fence.proxy.async: whatever the CTA has written before is seen afterwards.
-//   - copies that arrive in parts, products of which some warps are done before others.
+//   - copies and products that are done in parts, other than a product's rows of each warp.
 //   - rounding inside of mma and wgmma, and of TMA to TF32: operands are small integers, whose sums
 //     are exact.
 //   - registers: how many there are, and setmaxnreg.

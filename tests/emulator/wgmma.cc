@@ -12,7 +12,9 @@ namespace emulator {
 namespace {
 
 constexpr int kRows = 64;
+constexpr int kWarpRows = kRows / kNumWarps;
 constexpr int kMaxDepth = 16;
+constexpr int kMaxColumns = 256;
 constexpr int kChunkBytes = 16;
 constexpr uint32_t kPoison = 0x7FC0DEAD;
 
@@ -84,17 +86,19 @@ struct Descriptor {
   }
 };
 
-// Reads an operand as values[mn * kMaxDepth + k].
+// Reads rows of a or columns of b as values[mn * kMaxDepth + k].
 void ReadOperand(Cta& cta, const ProductShape& shape, uint64_t descriptor, bool is_mn_major,
-                 int mn_size, float* values) {
+                 int mn_begin, int mn_end, float* values) {
   const Descriptor from = Descriptor::Of(descriptor);
-  const int depth = DepthOf(shape.element);
   const int item_bytes = ItemBytes(shape.element);
   const int chunk_items = kChunkBytes / item_bytes;
-  const int num_rows = is_mn_major ? depth : mn_size;
-  const int num_chunks = (is_mn_major ? mn_size : depth) / chunk_items;
-  for (int row = 0; row < num_rows; ++row) {
-    for (int chunk = 0; chunk < num_chunks; ++chunk) {
+  const int depth = DepthOf(shape.element);
+  const int chunks_begin = is_mn_major ? mn_begin / chunk_items : 0;
+  const int chunks_end = (is_mn_major ? mn_end : depth) / chunk_items;
+  const int rows_begin = is_mn_major ? 0 : mn_begin;
+  const int rows_end = is_mn_major ? depth : mn_end;
+  for (int row = rows_begin; row < rows_end; ++row) {
+    for (int chunk = chunks_begin; chunk < chunks_end; ++chunk) {
       char bytes[kChunkBytes];
       ReadAsync(cta, from.ChunkAt(is_mn_major, row, chunk), bytes, kChunkBytes, "wgmma");
       for (int i = 0; i < chunk_items; ++i) {
@@ -108,39 +112,42 @@ void ReadOperand(Cta& cta, const ProductShape& shape, uint64_t descriptor, bool 
 
 // PTX ISA, "Register fragments", of a 64 x 8 matrix of TF32: a thread has rows r and r + 8, columns
 // q and q + 4, in the order (r, q), (r + 8, q), (r, q + 4), (r + 8, q + 4).
-void ReadRegisters(const Product& product, float* values) {
-  for (int thread = 0; thread < kWarpgroupSize; ++thread) {
+void ReadRegisters(const Product& product, int warp, float* values) {
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const uint32_t* registers = product.a_registers[warp * kWarpSize + lane];
     for (int i = 0; i < 4; ++i) {
-      const int row = thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
-      const char* bits = reinterpret_cast<const char*>(&product.a_registers[thread][i]);
-      values[row * kMaxDepth + thread % 4 + i / 2 * 4] = ValueOf(Element::kTF32, bits);
+      const int row = warp * kWarpRows + lane / 4 + i % 2 * 8;
+      values[row * kMaxDepth + lane % 4 + i / 2 * 4] =
+          ValueOf(Element::kTF32, reinterpret_cast<const char*>(&registers[i]));
     }
   }
 }
 
-void DoProduct(Cta& cta, const Product& product) {
+// The rows of a warp.
+void DoProduct(Cta& cta, const Product& product, int warp) {
   const ProductShape& shape = product.shape;
-  const int depth = DepthOf(shape.element);
+  const int rows_begin = warp * kWarpRows;
+  const int rows_end = rows_begin + kWarpRows;
   static float a[kRows * kMaxDepth];
-  static float b[256 * kMaxDepth];
-  static float b_rows[kMaxDepth][256];
+  static float b[kMaxColumns * kMaxDepth];
+  static float b_rows[kMaxDepth][kMaxColumns];
   if (product.a_registers.empty()) {
-    ReadOperand(cta, shape, product.a, shape.a_is_mn_major, kRows, a);
+    ReadOperand(cta, shape, product.a, shape.a_is_mn_major, rows_begin, rows_end, a);
   } else {
-    ReadRegisters(product, a);
+    ReadRegisters(product, warp, a);
   }
-  ReadOperand(cta, shape, product.b, shape.b_is_mn_major, shape.n, b);
-  for (int k = 0; k < depth; ++k) {
+  ReadOperand(cta, shape, product.b, shape.b_is_mn_major, 0, shape.n, b);
+  for (int k = 0; k < DepthOf(shape.element); ++k) {
     for (int column = 0; column < shape.n; ++column) {
       b_rows[k][column] = b[column * kMaxDepth + k];
     }
   }
-  if (!product.adds) {
-    std::fill(product.to->values.begin(), product.to->values.end(), 0.0f);
-  }
-  for (int row = 0; row < kRows; ++row) {
+  for (int row = rows_begin; row < rows_end; ++row) {
     float* d = product.to->values.data() + row * shape.n;
-    for (int k = 0; k < depth; ++k) {
+    if (!product.adds) {
+      std::fill_n(d, shape.n, 0.0f);
+    }
+    for (int k = 0; k < DepthOf(shape.element); ++k) {
       const float x = a[row * kMaxDepth + k];
       const float* y = b_rows[k];
       for (int column = 0; column < shape.n; ++column) {
@@ -150,14 +157,20 @@ void DoProduct(Cta& cta, const Product& product) {
   }
 }
 
-bool CanDoProduct(const Warpgroup& warpgroup) {
-  return !warpgroup.products.empty() && warpgroup.products.front().num_threads == kWarpgroupSize;
+// Whether a warp has issued a product that is not done.
+bool CanDoProduct(const Warpgroup& warpgroup, int warp) {
+  const size_t i = warpgroup.num_done[warp] - warpgroup.first_product;
+  return i < warpgroup.products.size() && warpgroup.products[i].num_threads[warp] == kWarpSize;
 }
 
-void DoFirstProduct(Cta& cta, Warpgroup& warpgroup) {
-  DoProduct(cta, warpgroup.products.front());
-  warpgroup.products.pop_front();
-  ++warpgroup.num_done;
+void DoNextProduct(Cta& cta, Warpgroup& warpgroup, int warp) {
+  int64_t* num_done = warpgroup.num_done;
+  DoProduct(cta, warpgroup.products[num_done[warp] - warpgroup.first_product], warp);
+  ++num_done[warp];
+  if (*std::min_element(num_done, num_done + kNumWarps) > warpgroup.first_product) {
+    warpgroup.products.pop_front();
+    ++warpgroup.first_product;
+  }
 }
 
 // The accumulators of a thread's registers: those that other threads have for the same product.
@@ -201,7 +214,7 @@ void GiveRegistersBack(Accumulators& acc) {
 // The product that the thread issues: the first thread to do so makes it.
 Product& NextProduct(Warpgroup& warpgroup, const Product& product, float* registers) {
   int64_t& num_issued = warpgroup.num_issued[ThreadOfWarpgroup()];
-  const size_t i = static_cast<size_t>(num_issued - warpgroup.num_done);
+  const size_t i = static_cast<size_t>(num_issued - warpgroup.first_product);
   if (i == warpgroup.products.size()) {
     warpgroup.products.push_back(product);
     warpgroup.products.back().to = FindAccumulators(warpgroup, registers, product.shape.n);
@@ -239,11 +252,10 @@ void Multiply(const ProductShape& shape, float* acc, uint64_t a, const uint32_t*
     product.a_registers[thread] = a_registers;
   }
   to.last_product[thread] = warpgroup.num_issued[thread] - 1;
-  if (++product.num_threads == kWarpgroupSize) {
-    WakeAll(warpgroup.waiting);
-    while (settings.timing == Timing::kAtOnce && CanDoProduct(warpgroup)) {
-      DoFirstProduct(*current->cta, warpgroup);
-    }
+  const int warp = thread / kWarpSize;
+  ++product.num_threads[warp];
+  if (settings.timing == Timing::kAtOnce && CanDoProduct(warpgroup, warp)) {
+    DoNextProduct(*current->cta, warpgroup, warp);
   }
 }
 
@@ -263,28 +275,28 @@ void WaitForProducts(int pending) {
   const auto& ends = warpgroup.group_ends[thread];
   const int num_groups = static_cast<int>(ends.size()) - pending;
   const int64_t end = num_groups > 0 ? ends[num_groups - 1] : 0;
-  while (warpgroup.num_done < end) {
-    if (CanDoProduct(warpgroup)) {
-      DoFirstProduct(*current->cta, warpgroup);
-    } else {
-      warpgroup.waiting.push_back(current);
-      Wait("wgmma.wait_group");
-    }
+  MeetWarp("wgmma.wait_group");
+  while (warpgroup.num_done[thread / kWarpSize] < end) {
+    DoNextProduct(*current->cta, warpgroup, thread / kWarpSize);
   }
   for (Accumulators& acc : warpgroup.accumulators) {
     if (acc.is_in_flight[thread] && acc.last_product[thread] < end) {
       GiveRegistersBack(acc);
-      warpgroup.is_fenced[thread] = false;
     }
   }
+  warpgroup.is_fenced[thread] = false;
 }
 
 bool DoOneProduct() {
   for (const auto& cta : cluster) {
     for (const auto& warpgroup : cta->warpgroups) {
-      if (CanDoProduct(*warpgroup)) {
-        DoFirstProduct(*cta, *warpgroup);
-        return true;
+      const int first = static_cast<int>(random_bits() % kNumWarps);
+      for (int i = 0; i < kNumWarps; ++i) {
+        const int warp = (first + i) % kNumWarps;
+        if (CanDoProduct(*warpgroup, warp)) {
+          DoNextProduct(*cta, *warpgroup, warp);
+          return true;
+        }
       }
     }
   }

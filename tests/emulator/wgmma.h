@@ -9,6 +9,8 @@
 
 namespace emulator {
 
+inline constexpr int kNumWarps = kWarpgroupSize / kWarpSize;
+
 enum class Element { kBF16, kF16, kTF32 };
 
 // One wgmma.mma_async with a and b in shared memory, 64 x depth and depth x n.
@@ -39,19 +41,21 @@ struct Product {
   std::vector<const uint32_t*> a_registers;
   bool adds;
   Accumulators* to;
-  int num_threads = 0;
+  // Of each warp, those that have issued it.
+  int num_threads[kNumWarps] = {};
 };
 
 struct Warpgroup {
-  // Issued by some of the threads; the first one is product number `num_done`.
+  // Those that have been issued, but are not done by all warps: `first_product` and those after it.
   std::deque<Product> products;
-  int64_t num_done = 0;
+  int64_t first_product = 0;
+  // Warps need not wait for one another.
+  int64_t num_done[kNumWarps] = {};
   std::deque<Accumulators> accumulators;
   // Of each thread: products, groups by the number of products before their end, fences.
   int64_t num_issued[kWarpgroupSize] = {};
   std::vector<int64_t> group_ends[kWarpgroupSize];
   bool is_fenced[kWarpgroupSize] = {};
-  std::vector<Thread*> waiting;
 };
 
 // `a_registers` are four of a thread, or null if `a` is a descriptor.
