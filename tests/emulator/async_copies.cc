@@ -58,6 +58,7 @@ void CheckBox(const TensorMap& map, const int (&origin)[3], uint32_t address) {
   if (address % 128 != 0) {
     Fail("cp.async.bulk.tensor: shared memory at address %u", address);
   }
+  // An illegal instruction on an H200 (parts/realign.cuh).
   if (origin[0] * map.item_bytes % kChunkBytes != 0) {
     Fail("cp.async.bulk.tensor: column %d is not at a multiple of 16 bytes", origin[0]);
   }
