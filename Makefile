@@ -28,7 +28,7 @@ test: $(call with,test)
 lint: $(call with,lint)
 	$(bin)/ruff format --check
 	$(bin)/ruff check
-	$(bin)/clang-format --dry-run -Werror $$(git ls-files 'ffi/*.cc' 'ffi/*.h' 'ffi/*.cuh' 'tests/*.cc')
+	$(bin)/clang-format --dry-run -Werror $$(git ls-files 'ffi/*.cc' 'ffi/*.h' 'ffi/*.cuh' 'tests/*.cc' 'tests/*.h' 'tests/*.cuh')
 
 types: $(call with,lint test bench ecosystem)
 	$(bin)/pyright --pythonpath $(bin)/python

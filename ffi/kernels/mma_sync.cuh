@@ -215,8 +215,7 @@ class MmaSyncWarp {
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kNumThreads, Kernel::kMinCtas)
     MmaSyncKernel(const __grid_constant__ GemmParams params) {
-  extern __shared__ __align__(kTileRowBytes) char mma_sync_smem[];
-  MmaSyncWarp<Kernel>(params, mma_sync_smem).Run();
+  MmaSyncWarp<Kernel>(params, DynamicSharedMemory<kTileRowBytes>()).Run();
 }
 
 template <typename T, int kWarpsM, int kWarpsN, int kStages>

@@ -278,8 +278,7 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
     Sm90DenseKernel(const __grid_constant__ GemmParams params,
                     const __grid_constant__ Sm90Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(kSwizzleAtomBytes) char smem_bytes[];
-  auto& smem = *reinterpret_cast<typename Kernel::Smem*>(smem_bytes);
+  auto& smem = *reinterpret_cast<typename Kernel::Smem*>(DynamicSharedMemory<kSwizzleAtomBytes>());
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   const int lane = threadIdx.x % kWarpSize;
   if (threadIdx.x == 0) {

@@ -280,8 +280,7 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
     Sm90Tf32Kernel(const __grid_constant__ GemmParams params,
                    const __grid_constant__ Sm90Loads loads) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(kSwizzleAtomBytes) char smem_bytes[];
-  auto& smem = *reinterpret_cast<typename Kernel::Smem*>(smem_bytes);
+  auto& smem = *reinterpret_cast<typename Kernel::Smem*>(DynamicSharedMemory<kSwizzleAtomBytes>());
   // The compiler sees that it is the same for all lanes.
   const int warp = __shfl_sync(~0u, threadIdx.x / kWarpSize, 0);
   const int lane = threadIdx.x % kWarpSize;

@@ -72,7 +72,7 @@ __global__ __launch_bounds__(Tiled<T>::kNumThreads, Tiled<T>::kMinCtas) void Til
     const __grid_constant__ GemmParams params) {
   using Kernel = Tiled<T>;
   constexpr int kTile = Kernel::kTile;
-  __shared__ alignas(16) float a_smem[kTile][Kernel::kARow];  // (m, k)
+  alignas(16) __shared__ float a_smem[kTile][Kernel::kARow];  // (m, k)
   __shared__ float b_smem[kTile][Kernel::kBRow];              // (n, k)
   const Tile tile = TileOfCta<kTile, kTile>(params);
   TiledSource<T> a(Operand<T>::OfA(params, tile.batch), tile.row, a_smem);

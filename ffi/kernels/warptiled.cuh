@@ -316,8 +316,8 @@ class WarptiledBody {
 template <typename Shape, CopyMode kModeA, CopyMode kModeB>
 __global__ __launch_bounds__(Shape::kNumThreads, Shape::kMinCtas) void WarptiledKernel(
     const __grid_constant__ GemmParams params) {
-  extern __shared__ __align__(16) float warptiled_smem[];
-  WarptiledBody<Shape, kModeA, kModeB>(params, warptiled_smem).Run();
+  auto* smem = reinterpret_cast<float*>(DynamicSharedMemory<sizeof(float4)>());
+  WarptiledBody<Shape, kModeA, kModeB>(params, smem).Run();
 }
 
 // The widest copy that an operand allows.

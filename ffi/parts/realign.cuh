@@ -165,8 +165,11 @@ inline const char* RealignOperands(GemmParams* params, cudaStream_t stream) {
   const uint32_t num_units = std::max(tasks.of_operand[0].num_units, tasks.of_operand[1].num_units);
   const dim3 grid(static_cast<unsigned>(CeilDiv(num_units, kRealignThreads * kRealignUnits)),
                   a_bytes > 0 && b_bytes > 0 ? 2 : 1);
-  RealignKernel<<<grid, kRealignThreads, 0, stream>>>(tasks);
-  const cudaError_t error = cudaGetLastError();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(kRealignThreads);
+  config.stream = stream;
+  const cudaError_t error = cudaLaunchKernelEx(&config, RealignKernel, tasks);
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 

@@ -50,11 +50,7 @@ struct LineMemory {
   }
   __device__ __forceinline__ uint16_t LoadHalf(const uint16_t* from) const { return __ldg(from); }
   // The compiler would move the word later, and so wait for the load that follows.
-  __device__ __forceinline__ uint32_t Keep(uint32_t word) const {
-    uint32_t copy;
-    asm volatile("mov.b32 %0, %1;" : "=r"(copy) : "r"(word));
-    return copy;
-  }
+  __device__ __forceinline__ uint32_t Keep(uint32_t word) const { return CopyOfWord(word); }
   __device__ __forceinline__ void StoreWord(uint32_t address, uint32_t word) const {
     StoreSharedWord(address, word);
   }

@@ -32,6 +32,13 @@ __device__ __forceinline__ uint32_t LoadWordIf(uint32_t condition, const uint32_
   return word;
 }
 
+// The word in a register of its own, from here on.
+__device__ __forceinline__ uint32_t CopyOfWord(uint32_t word) {
+  uint32_t copy;
+  asm volatile("mov.b32 %0, %1;" : "=r"(copy) : "r"(word));
+  return copy;
+}
+
 // `address` is a SharedAddress.
 __device__ __forceinline__ void StoreSharedWord(uint32_t address, uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");

@@ -1,0 +1,98 @@
+"""Faults of CUDA kernels, each a small change of one source, which the emulator must find."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What makes an instance wrong.
+
+    Attributes:
+      name: what is wrong then.
+      instance: the name of the instance.
+      file: the source, in ffi/.
+      old: what is there, once.
+      new: what takes its place.
+    """
+
+    name: str
+    instance: str
+    file: str
+    old: str
+    new: str
+
+
+_PLAIN, _CLUSTER = "sm90_bf16_128x128", "sm90_bf16_128x128_m2_turns"
+_THREADS, _TF32 = "sm90_bf16_64x64_threads", "sm90_tf32_64x128"
+_MMA, _WARPTILED = "mma_sync_bf16_128x128_s3", "warptiled_64x64x16"
+_DENSE, _FRAGMENT = "kernels/sm90_dense.cuh", "parts/fragment.cuh"
+_WAIT_AND_SYNC = "WaitForCopies<Shape::kStages - 2>();\n          __syncthreads();"
+
+FAULTS = (
+    # The rungs below Hopper: barriers, copies that nobody waits for, ends of matrices.
+    Fault("a_tile_is_read_early", "tiled_bf16", "kernels/tiled.cuh",
+          "b.Load();\n    __syncthreads();", "b.Load();"),
+    Fault("a_tile_is_overwritten_early", "tiled_bf16", "kernels/tiled.cuh",
+          "    __syncthreads();\n  }", "  }"),
+    Fault("a_warp_is_ahead", _WARPTILED, "kernels/warptiled.cuh",
+          _WAIT_AND_SYNC, "WaitForCopies<Shape::kStages - 2>();"),
+    Fault("a_copy_is_late", _WARPTILED, "kernels/warptiled.cuh",
+          _WAIT_AND_SYNC, "WaitForCopies<Shape::kStages - 1>();\n          __syncthreads();"),
+    Fault("odd_rows_are_read_in_fours", _WARPTILED, "kernels/warptiled.cuh",
+          " && tensor.row_stride % 4 == 0;", ";"),
+    Fault("a_copy_is_late", _MMA, "kernels/mma_sync.cuh",
+          "WaitForCopies<kAhead - 1>", "WaitForCopies<kAhead>"),
+    Fault("the_last_stage_is_overwritten_early", _MMA, "kernels/mma_sync.cuh",
+          "    __syncthreads();\n    Store();", "    Store();"),
+    Fault("halves_of_a_fragment_are_swapped", _MMA, "parts/swizzled_tile.cuh",
+          "const int outer_half = kKFirst ?", "const int outer_half = !kKFirst ?"),
+    Fault("rows_of_a_copy_do_not_end_in_zeros", _MMA, "parts/realign.cuh",
+          "= FirstHalves(unit, task.row_halves - column);", "= unit;"),
+    # The ring between TMA and wgmma.
+    Fault("barriers_are_not_there_yet", _CLUSTER, _DENSE, "  SyncRings<Kernel>();\n", ""),
+    Fault("barriers_are_not_visible", _CLUSTER, _DENSE, "    FenceBarrierInit();\n", ""),
+    Fault("too_few_bytes_are_announced", _PLAIN, _DENSE,
+          "ArriveExpectBytes(full, kStageBytes)", "ArriveExpectBytes(full, kStageBytes / 2)"),
+    Fault("a_slot_is_released_early", _PLAIN, _DENSE,
+          "WaitForProducts<1>();\n      Rel", "Rel"),
+    Fault("peers_do_not_count", _CLUSTER, _DENSE,
+          "Kernel::kReaders * 4 * Kernel::kClusterSize", "Kernel::kReaders * 4"),
+    Fault("a_cta_ends_early", _CLUSTER, _DENSE, "  TakeSlotsBack(ring, at);\n", ""),
+    Fault("the_parity_is_not_that_of_the_round", _PLAIN, "parts/ring.cuh",
+          "parity ^= 1;", "parity = 1;"),
+    Fault("a_turn_is_not_given", _CLUSTER, _DENSE,
+          "if (work.Has(turn + 1)) {", "if (false) {"),
+    # Products.
+    Fault("registers_are_read_early", _PLAIN, _DENSE, "    WaitForProducts<0>();\n", ""),
+    Fault("registers_are_not_fenced", _PLAIN, _DENSE, "  FenceProducts();\n", ""),
+    Fault("atoms_follow_one_another", _PLAIN, "ptx/descriptor.cuh",
+          "kMajor == Major::kMN ? mn_stride_bytes >> 4 : 1", "1"),
+    Fault("fragments_are_overwritten_early", _TF32, "kernels/sm90_tf32.cuh",
+          "    WaitForProducts<1>();\n", ""),
+    Fault("fragments_are_not_fenced", _TF32, "kernels/sm90_tf32.cuh",
+          "    FenceProducts();\n", ""),
+    Fault("rows_of_a_lane_are_swapped", _TF32, "parts/register_rows.h",
+          "lane / 4 % 2 * 8;", "(1 - lane / 4 % 2) * 8;"),
+    # Threads that load.
+    Fault("wgmma_reads_without_a_fence", _THREADS, _DENSE, "      FenceAsyncProxy();\n", ""),
+    Fault("a_warp_tells_for_others", _THREADS, "parts/sm90_thread_loads.cuh",
+          "    __syncwarp();\n    if (lane == 0) {", "    if (lane == 0) {"),
+    Fault("a_row_begins_a_word_later", _THREADS, "parts/line_loader.h",
+          "(lane_ >= first_lane ? 1 : 0)", "(lane_ > first_lane ? 1 : 0)"),
+    # The epilogue.
+    Fault("tma_stores_without_a_fence", _PLAIN, _FRAGMENT,
+          "    FenceAsyncProxy();\n    __syncwarp();", "    __syncwarp();"),
+    Fault("tma_stores_what_other_lanes_have_not_written", _PLAIN, _FRAGMENT,
+          "    FenceAsyncProxy();\n    __syncwarp();", "    FenceAsyncProxy();"),
+    Fault("staging_is_overwritten_early", _PLAIN, _FRAGMENT,
+          "kSlotsPerWarp - 1>", "kSlotsPerWarp>"),
+    Fault("staging_of_one_output_is_not_counted", _PLAIN, _FRAGMENT,
+          "      CommitStores();\n      return;", "      return;"),
+    Fault("a_warp_ends_early", _PLAIN, _FRAGMENT, "{ WaitForStores(); }", "{}"),
+    Fault("the_bias_is_overwritten_early", _PLAIN, "parts/bias_in_flight.cuh",
+          "    SyncNamedBarrier(barrier, kWarpgroupSize);\n#pragma", "#pragma"),
+    Fault("the_bias_is_read_early", _PLAIN, "parts/bias_in_flight.cuh",
+          "    SyncNamedBarrier(barrier, kWarpgroupSize);\n  }", "  }"),
+    Fault("c_is_that_of_another_matrix", _PLAIN, _FRAGMENT,
+          "c_offset_ = batch.Offset(params_.c);", "c_offset_ = batch.Offset(params_.d);"),
+)  # fmt: skip

@@ -1,0 +1,45 @@
+// As ffi/ptx/word.cuh.
+#pragma once
+
+#include <cstring>
+
+#include "ptx/tma.cuh"
+
+namespace jaxgemm {
+
+inline uint32_t LoadWord(const uint32_t* from, CachePolicy) {
+  if (reinterpret_cast<uintptr_t>(from) % 4 != 0) {
+    emulator::Fail("ld.global: %p is not aligned", static_cast<const void*>(from));
+  }
+  return *from;
+}
+inline uint32_t LoadWordIf(uint32_t condition, const uint32_t* from, uint32_t otherwise,
+                           CachePolicy policy) {
+  return condition != 0 ? LoadWord(from, policy) : otherwise;
+}
+inline uint32_t CopyOfWord(uint32_t word) { return word; }
+
+template <typename T>
+void StoreShared(uint32_t address, T value) {
+  char* to = emulator::SharedMemory(*emulator::current->cta, address, sizeof value, "st.shared");
+  if (address % sizeof value != 0) {
+    emulator::Fail("st.shared: address %u is not aligned", address);
+  }
+  if (to != nullptr) {
+    std::memcpy(to, &value, sizeof value);
+  }
+}
+inline void LoadSharedWords(uint32_t& first, uint32_t& second, uint32_t address) {
+  const char* from = emulator::SharedMemory(*emulator::current->cta, address, 8, "ld.shared");
+  if (address % 8 != 0) {
+    emulator::Fail("ld.shared: address %u is not aligned", address);
+  }
+  if (from != nullptr) {
+    std::memcpy(&first, from, 4);
+    std::memcpy(&second, from + 4, 4);
+  }
+}
+inline void StoreSharedWord(uint32_t address, uint32_t word) { StoreShared(address, word); }
+inline void StoreSharedHalf(uint32_t address, uint16_t half) { StoreShared(address, half); }
+
+}  // namespace jaxgemm
