@@ -138,21 +138,27 @@ def _roundoff(dtype: jnp.dtype) -> float:
     return dtypes.OPERANDS[dtype.name].unit_roundoff if dtype.name in dtypes.OPERANDS else 0.0
 
 
-def _preactivations(
-    problem: Problem, operands: Arrays, steps: float
-) -> list[tuple[jax.Array, jax.Array]]:
-    """(z, the bound on its error) for a·b and, if gated, for a·b_up."""
+# z, the bound on its error, and what a rounding on the way adds to that, over its roundoff.
+_Bounded = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def _preactivations(problem: Problem, operands: Arrays) -> list[_Bounded]:
+    """For a·b and, if gated, for a·b_up."""
     spec, wide = _exact(problem), _wide(problem, operands)
     results = []
     for name in ("b", "b_up")[: 1 + problem.spec.gated]:
         chosen = {n: wide[name if n == "b" else n] for n in spec.operands}
         z, size = _evaluate(spec, chosen), _evaluate(spec, _sizes(chosen))
-        slack = _units(problem, problem.k) * size
-        if steps:
-            # |alpha · a·b| is at most |z| + |beta · c| + |bias|.
-            slack = slack + steps * (jnp.abs(z) + 2 * _evaluate(spec, _empty(spec, chosen)))
-        results.append((z, slack))
+        # |alpha · a·b| is at most |z| + |beta · c| + |bias|.
+        passed = jnp.abs(z) + 2 * _evaluate(spec, _empty(spec, chosen))
+        results.append((z, _units(problem, problem.k) * size, passed))
     return results
+
+
+def _with_steps(saved: list[_Bounded], steps: float) -> list[tuple[jax.Array, jax.Array]]:
+    """(z, the bound on its error) for candidates that round on their way by `steps`."""
+    # Not 0 · infinity.
+    return [(z, slack + steps * passed if steps else slack) for z, slack, passed in saved]
 
 
 def _empty(spec: GemmSpec, operands: Arrays) -> dict[str, jax.Array]:
@@ -194,16 +200,17 @@ _Parts = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def _answer(problem: Problem, operands: dict[str, jax.Array]) -> _Parts:
-    value, slack = _bounded(problem, operands, 0.0)
+    products = _preactivations(problem, operands)
+    value, slack = _bounded(problem, operands, products, 0.0)
     steps = _STEPS * _roundoff(problem.dtype("d"))
-    return value, slack, _bounded(problem, operands, steps)[1]
+    return value, slack, _bounded(problem, operands, products, steps)[1]
 
 
 def _bounded(
-    problem: Problem, operands: dict[str, jax.Array], steps: float
+    problem: Problem, operands: dict[str, jax.Array], products: list[_Bounded], steps: float
 ) -> tuple[jax.Array, jax.Array]:
     """d, and the bound on its error for candidates that round on their way by `steps`."""
-    saved = _preactivations(problem, operands, steps)
+    saved = _with_steps(products, steps)
     if problem.spec.pullback:
         value, slack = _times_slope(problem, operands["z"], *saved[0])
     else:
@@ -265,7 +272,7 @@ def _unclamped(
 
 
 def _cotangents(
-    problem: Problem, operands: dict[str, jax.Array], cotangent: jax.Array, steps: float
+    problem: Problem, products: list[_Bounded], cotangent: jax.Array, steps: float
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """z̄ and the bound on its error for b and, if gated, for b_up."""
     spec = problem.spec
@@ -273,7 +280,7 @@ def _cotangents(
     if spec.function is None and not spec.gated:
         return {"b": (d_bar, steps * jnp.abs(d_bar))}
     u_acc, u = _roundoff(problem.accumulator), _roundoff(spec.residual_dtype)
-    saved = _preactivations(problem, operands, steps)
+    saved = _with_steps(products, steps)
     z, z_slack = saved[0]
     z_error = u * jnp.abs(z) + z_slack
     scale, scale_error = d_bar, jnp.zeros_like(d_bar)
@@ -316,8 +323,14 @@ def _gradient_answers(
 ) -> dict[str, _Parts]:
     problem, names = asked
     steps = _STEPS * _roundoff(problem.spec.residual_dtype)
-    strict = _bounded_gradients(problem, names, operands, cotangent, 0.0)
-    stepwise = _bounded_gradients(problem, names, operands, cotangent, steps)
+    curved = problem.spec.function is not None or problem.spec.gated
+    products = _preactivations(problem, operands) if curved else []
+    strict, stepwise = (
+        _bounded_gradients(
+            problem, names, operands, _cotangents(problem, products, cotangent, x), x
+        )
+        for x in (0.0, steps)
+    )
     return {name: (*strict[name], stepwise[name][1]) for name in names}
 
 
@@ -325,11 +338,10 @@ def _bounded_gradients(
     problem: Problem,
     names: tuple[str, ...],
     operands: dict[str, jax.Array],
-    cotangent: jax.Array,
+    bars: dict[str, tuple[jax.Array, jax.Array]],
     steps: float,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Gradients, and the bounds on their errors for candidates that round by `steps`."""
-    bars = _cotangents(problem, operands, cotangent, steps)
     wide = _wide(problem, operands)
     found = {}
     for name in names:
@@ -343,7 +355,7 @@ def _bounded_gradients(
             ]
             parts = [functools.reduce(jnp.add, column) for column in zip(*of_a, strict=True)]
         value, size, carried = parts
-        terms = max(1, cotangent.size * problem.k // max(1, value.size))
+        terms = max(1, bars["b"][0].size * problem.k // max(1, value.size))
         slack = carried + _units(problem, terms) * (size + carried) + steps * jnp.abs(value)
         found[name] = (value, slack)
     return found
