@@ -26,7 +26,7 @@ _FLAGS = (
 # Of kernels, nvcc is the one to ask.
 _WARNINGS = ("-Wall", "-Werror", "-Wno-unknown-pragmas", "-Wno-psabi")
 _DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-_ROWS = {row.name: row for row in instances.instances()}
+_ROWS = instances.by_name()
 _SEED = 1
 # One of each kind.
 _SAMPLE = (

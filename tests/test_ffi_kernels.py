@@ -292,8 +292,10 @@ def test_auto_leaves_the_lessons_to_those_who_name_them(
 def test_hopper_kernels_answer_where_pallas_declines(
     case: KernelCase, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timed = {n: dataclasses.replace(row, unmeasured=False) for n, row in sm90._known().items()}
-    monkeypatch.setattr(sm90, "_known", lambda: timed)
+    timed = {
+        n: dataclasses.replace(row, unmeasured=False) for n, row in instances.by_name().items()
+    }
+    monkeypatch.setattr(instances, "by_name", lambda: timed)
     for name in ("why_not", "why_not_built"):
         monkeypatch.setattr(library, name, lambda: None)
     # A kernel holds the function itself.
@@ -349,14 +351,13 @@ def test_hopper_kernel_asks_for_room_for_rows_that_tma_cannot_address(
 
 
 def _by_threads(config: sm90.Config) -> bool:
-    rows = {row.name: row for row in instances.of_kernel("cuda.sm90.dense")}
-    return rows[config.instance].loads_by_threads
+    return instances.by_name()[config.instance].loads_by_threads
 
 
 def test_what_was_never_timed_is_left_to_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     row, *rest = instances.of_kernel("cuda.sm90.dense")
     untimed = {row.name: dataclasses.replace(row, unmeasured=True)}
-    monkeypatch.setattr(sm90, "_known", lambda: untimed | {x.name: x for x in rest})
+    monkeypatch.setattr(instances, "by_name", lambda: untimed | {x.name: x for x in rest})
     for name in ("why_not", "why_not_built"):
         monkeypatch.setattr(library, name, lambda: None)
     kernel = dataclasses.replace(sm90.KERNEL, why_not_auto=lambda: None)
@@ -427,7 +428,7 @@ def test_threads_load_small_problems_and_large_ones_are_copied(size: int, by_thr
 def test_instances_for_plain_products_are_left_out_of_others(
     case: KernelCase, is_plain: bool
 ) -> None:
-    rows = {row.name: row for row in instances.of_kernel("cuda.sm90.dense")}
+    rows = instances.by_name()
     configs = sm90.KERNEL.configs(case.problem(), _H200)
     assert any(rows[config.instance].only_plain for config in configs) == is_plain
 

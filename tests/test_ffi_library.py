@@ -164,9 +164,8 @@ def test_nvcc_takes_the_host_compiler_that_is_named(
 
 
 def test_instances_are_compiled_for_their_architectures_only(compiler: _Compiler) -> None:
-    rows = {row.name: row for row in instances.instances()}
     steps = {step.name: step for step in build.steps(_recipe(("80", "90a")), Path("/tmp"))}
-    for name, row in rows.items():
+    for name, row in instances.by_name().items():
         for arch in ("80", "90a"):
             code = f"-gencode=arch=compute_{arch},code=sm_{arch}"
             assert (code in steps[name].command) == row.compiles_for(arch)

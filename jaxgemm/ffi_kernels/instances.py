@@ -133,6 +133,12 @@ def instances() -> tuple[Instance, ...]:
     return tuple(found)
 
 
+@functools.cache
+def by_name() -> dict[str, Instance]:
+    """Name → row, in the file's order."""
+    return {row.name: row for row in instances()}
+
+
 def of_kernel(kernel: str) -> tuple[Instance, ...]:
     """The rows of a kernel, in the file's order."""
     return tuple(row for row in instances() if row.kernel == kernel)

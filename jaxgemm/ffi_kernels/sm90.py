@@ -79,12 +79,12 @@ class Config:
     @property
     def only_measured(self) -> bool:
         """Whether `auto` takes it only where a table says what it takes."""
-        return _known()[self.instance].unmeasured
+        return instances.by_name()[self.instance].unmeasured
 
     @property
     def main_loop_factor(self) -> float:
         """Time of the main loop over that of its products: where threads load, L1 binds it."""
-        if not _known()[self.instance].loads_by_threads:
+        if not instances.by_name()[self.instance].loads_by_threads:
             return 1.0
         tile_m, tile_n, tile_k = self.cta_tile
         # Cycles of a step. A row of 64 elements takes one to read, one to write, and one more where
@@ -116,12 +116,6 @@ def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
         and (not row.only_plain or _is_plain(problem))
         and (not row.loads_by_threads or (copied > 0 and _threads_can_load(problem)))
     )
-
-
-@functools.cache
-def _known() -> dict[str, instances.Instance]:
-    """All instances by name."""
-    return {row.name: row for row in instances.instances()}
 
 
 def _threads_can_load(problem: Problem) -> bool:
