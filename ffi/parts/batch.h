@@ -36,6 +36,12 @@ struct BatchPlace {
   }
 };
 
+// alpha or beta of a matrix; an absent scalar is 1.
+JAXGEMM_HOST_DEVICE float ScalarOf(const Tensor& tensor, const BatchPlace& batch) {
+  return tensor.data == nullptr ? 1.0f
+                                : static_cast<const float*>(tensor.data)[batch.Offset(tensor)];
+}
+
 // Which of its own matrices an operand contributes: it has those of the axes that it has, in memory
 // order.
 struct OwnMatrices {

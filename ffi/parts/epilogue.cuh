@@ -13,8 +13,8 @@ class Epilogue {
  public:
   __device__ Epilogue(const GemmParams& params, const BatchPlace& batch)
       : params_(params),
-        alpha_(Scalar(params.alpha, batch)),
-        beta_(Scalar(params.beta, batch)),
+        alpha_(ScalarOf(params.alpha, batch)),
+        beta_(ScalarOf(params.beta, batch)),
         c_offset_(batch.Offset(params.c)),
         bias_offset_(batch.Offset(params.bias)),
         d_offset_(batch.Offset(params.d)),
@@ -73,14 +73,6 @@ class Epilogue {
   }
 
  private:
-  // An absent scalar is 1.
-  static __device__ float Scalar(const Tensor& tensor, const BatchPlace& batch) {
-    if (tensor.data == nullptr) {
-      return 1.0f;
-    }
-    return static_cast<const float*>(tensor.data)[batch.Offset(tensor)];
-  }
-
   __device__ float Preactivation(int column, float product, float c) const {
     float z = alpha_ * product;
     if (reads_c_) {

@@ -37,8 +37,8 @@ class WarpEpilogue {
 
   // Reads what else belongs to the matrix.
   __device__ void LoadScalars(const BatchPlace& batch) {
-    alpha_ = Scalar(params_.alpha, batch);
-    beta_ = Scalar(params_.beta, batch);
+    alpha_ = ScalarOf(params_.alpha, batch);
+    beta_ = ScalarOf(params_.beta, batch);
     // beta = 0 means that c is not read: NaN in c never shows.
     reads_c_ = params_.c.data != nullptr && beta_ != 0.0f;
     c_offset_ = batch.Offset(params_.c);
@@ -123,13 +123,6 @@ class WarpEpilogue {
   __device__ void Finish() { WaitForStores(); }
 
  private:
-  __device__ float Scalar(const Tensor& tensor, const BatchPlace& batch) const {
-    if (tensor.data == nullptr) {
-      return 1.0f;
-    }
-    return static_cast<const float*>(tensor.data)[batch.Offset(tensor)];
-  }
-
   // Asks for a slice of c, of which a row lies in at most three lines of a cache: the elements that
   // two lanes name are in all of them.
   template <void (*kPrefetch)(const void*)>

@@ -21,8 +21,8 @@ class PairEpilogue {
  public:
   __device__ PairEpilogue(const GemmParams& params, const BatchPlace& batch)
       : params_(params),
-        alpha_(Scalar(params.alpha, batch)),
-        beta_(Scalar(params.beta, batch)),
+        alpha_(ScalarOf(params.alpha, batch)),
+        beta_(ScalarOf(params.beta, batch)),
         c_offset_(batch.Offset(params.c)),
         bias_offset_(batch.Offset(params.bias)),
         d_offset_(batch.Offset(params.d)) {}
@@ -63,14 +63,6 @@ class PairEpilogue {
  private:
   using Pairs = LanePairs<kTransposed, kSecondRow>;
   static constexpr int kSlicePairs = kSliceValues / 2;
-
-  // An absent scalar is 1.
-  static __device__ float Scalar(const Tensor& tensor, const BatchPlace& batch) {
-    if (tensor.data == nullptr) {
-      return 1.0f;
-    }
-    return static_cast<const float*>(tensor.data)[batch.Offset(tensor)];
-  }
 
   // Whether pairs at even columns can be moved at once.
   template <typename T>
