@@ -27,9 +27,6 @@ OWN_CASES = {
         sums="bfloat16",
         batch=((3, "a d d_sum z"), (2, "alpha b beta d d_sum z")),
     ),
-    "pullback_and_sum_float32": KernelCase(
-        m=70, n=56, k=65, extras=("z",), activation="gelu", sums="float32", **IN_FLOAT32
-    ),
     "beta_alone": KernelCase(m=24, n=40, k=32, extras=("c", "beta"), batch=((3, "a d"),)),
     "alpha_alone": KernelCase(m=24, n=40, k=32, extras=("alpha",), activation="relu"),
     "alpha_of_each_matrix": KernelCase(

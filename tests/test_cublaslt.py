@@ -307,6 +307,7 @@ _DECLINED: dict[str, tuple[KernelCase, str]] = {
     ),
     "silu_pullback": (KernelCase(extras=("z",), activation="silu"), "activation is silu"),
     "pullback_z": (_pullback(dtypes=(("z", "float32"),)), "z is float32: the library needs"),
+    "pullback_float32": (_pullback(**IN_FLOAT32), "slope of gelu is off by up to 2e-05"),
     "pullback_rows": (_pullback(n=12), "n = 12: of z the library needs rows of a multiple of 8"),
     "pullback_fp8": (
         dataclasses.replace(FP8, extras=("z",), activation="gelu", dtypes=(("z", "bfloat16"),)),
