@@ -110,7 +110,7 @@ def check_integer_activation(activation: str | None) -> None:
 
 
 def check_clamp(clamp: Any) -> Clamp | None:
-    """The bounds as Python numbers; None if there are none.
+    """The bounds as Python numbers, None for those that every number keeps; None if there are none.
 
     Raises:
       TypeError: not a pair of numbers or None.
@@ -125,6 +125,7 @@ def check_clamp(clamp: Any) -> Clamp | None:
         if not isinstance(bound, int | float | np.integer | np.floating | None):
             raise TypeError(f"clamp: has {bound!r}; {expected}")
     low, high = (None if bound is None else float(bound) for bound in clamp)
+    low, high = None if low == -math.inf else low, None if high == math.inf else high
     if low is None and high is None:
         return None
     if not (-math.inf if low is None else low) <= (math.inf if high is None else high):

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgemm import epilogue
+from jaxgemm import checks, epilogue
 from jaxgemm.epilogue import ACTIVATIONS, INTEGER_ACTIVATIONS, Activation, Clamp
 from tests import oracle
 
@@ -232,6 +233,20 @@ def test_a_clamp_passes_gradients_at_its_bounds_and_keeps_integers() -> None:
     clamped = row.apply(jnp.array([-(2**31), -1, 2, 2**31 - 1], jnp.int32))
     assert clamped.dtype == jnp.int32
     assert clamped.tolist() == [-1, -1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ((None, None), None),
+        ((-math.inf, math.inf), None),
+        ((-math.inf, 2), (None, 2.0)),
+        ((np.float32(0.5), math.inf), (0.5, None)),
+        ((math.inf, None), (math.inf, None)),
+    ],
+)
+def test_bounds_that_bound_nothing_are_none(given: Any, kept: Clamp | None) -> None:
+    assert checks.check_clamp(given) == kept
 
 
 def test_without_activation_and_clamp_nothing_is_applied() -> None:

@@ -155,6 +155,12 @@ def test_eager_calls_with_equal_values_of_other_types_do_not_share_attributes() 
         kernel_answers.check(problem, arrays, outputs, u_curved=kernel_answers.U_CURVED)
 
 
+def test_bounds_beyond_float32_are_infinite_and_warn_nobody() -> None:
+    with np.errstate(over="raise"):
+        found = call.attributes(KernelCase(clamp=(-1e39, 1e39)).problem(), "naive_f32", ("d",))
+    np.testing.assert_array_equal(found["clamp"], np.float32([-np.inf, np.inf]))
+
+
 _DECLINED = {
     "grouped": (KernelCase(), {"ragged": "m"}, "divided into groups"),
     "gated": (KernelCase(), {"operands": ("a", "b", "b_up")}, "b_up is present"),

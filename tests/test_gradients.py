@@ -109,6 +109,19 @@ def test_unneeded_gradients_cost_nothing() -> None:
     assert _num_gemms(loss, *args) == 1
 
 
+def test_cotangents_that_a_sum_reads_too_are_rounded_before_it() -> None:
+    a, b, v = (jnp.ones(shape, jnp.bfloat16) for shape in ((4, 5), (5, 6), (6,)))
+
+    def barred(argnums: Any) -> list[str]:
+        loss = lambda a, b, v: jaxgemm.gemm(a, b, bias=v, activation="gelu").sum()  # noqa: E731
+        text = jax.jit(jax.grad(loss, argnums)).lower(a, b, v).as_text()
+        return [x.split()[-1] for x in text.splitlines() if "optimization_barrier" in x]
+
+    # Without a sum, XLA may fuse it as it likes.
+    assert barred((0, 1, 2)) == ["tensor<4x6xbf16>"]
+    assert barred((0, 1)) == []
+
+
 def test_residuals_hold_only_what_the_wanted_gradients_read() -> None:
     a, b = jnp.ones((64, 32)), jnp.ones((32, 16))
 

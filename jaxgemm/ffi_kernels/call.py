@@ -29,6 +29,9 @@ def attributes(
     and 1.0 are the same.
     """
     spec = problem.spec
+    # A bound beyond float32 is infinite in it.
+    with np.errstate(over="ignore"):
+        clamp = np.asarray(bounds(spec.clamp), np.float32)
     return {
         "abi_version": np.int32(library.ABI_VERSION),
         "instance": instance,
@@ -38,7 +41,7 @@ def attributes(
         "a_major": _AXIS_NAMES["a"][spec.a_contract],
         "b_major": _AXIS_NAMES["b"][spec.b_contract],
         "activation": spec.activation or "",
-        "clamp": np.asarray(bounds(spec.clamp), np.float32),
+        "clamp": clamp,
         "knobs": np.asarray(knobs, np.int32),
     }
 
