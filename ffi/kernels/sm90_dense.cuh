@@ -318,7 +318,7 @@ const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
     return "this instance computes a · b alone, of rows that TMA can address";
   }
   Sm90Plan plan = {};
-  const char* error = PlanWalk<Kernel>(params, &plan.loads.walk);
+  const char* error = PlanWalk<Kernel>(params, &plan.loads);
   if (error == nullptr) {
     if constexpr (Kernel::kByTma) {
       error = PrepareLoads<Kernel>(&params, stream, &plan.loads);

@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
 template <class Kernel>
 const char* LaunchSm90Tf32(GemmParams params, cudaStream_t stream) {
   Sm90Loads loads = {};
-  const char* error = PlanWalk<Kernel>(params, &loads.walk);
+  const char* error = PlanWalk<Kernel>(params, &loads);
   if (error == nullptr) {
     error = PrepareLoads<Kernel>(&params, stream, &loads);
   }

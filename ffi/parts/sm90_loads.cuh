@@ -13,13 +13,14 @@
 
 namespace jaxgemm {
 
-// Maps of the operands, which of their matrices they take, and the order of tiles.
+// Maps of the operands, the order of tiles, and which of their matrices operands take.
 struct Sm90Loads {
   CUtensorMap a;
   CUtensorMap b;
+  TileWalk walk;
+  BatchAxes batch_axes;
   OwnMatrices a_matrices;
   OwnMatrices b_matrices;
-  TileWalk walk;
 };
 
 // The map of an operand's tiles. Tensor Cores cut float32 off where TF32 ends; TMA rounds it
@@ -33,21 +34,20 @@ const char* MakeOperandMap(const GemmParams& params, const Tensor& tensor, Store
   return MakeTensorMap(params, tensor, dtype, size, Tile::kBoxRows, map);
 }
 
-// Fills the order of tiles. Returns null, or what went wrong.
+// Fills the order of tiles and of matrices. Returns null, or what went wrong.
 template <class Kernel>
-const char* PlanWalk(const GemmParams& params, TileWalk* walk) {
+const char* PlanWalk(const GemmParams& params, Sm90Loads* loads) {
   if (params.num_knobs != 1 || params.knobs[0] < 1) {
     return "knobs: expected the width of a strip in tiles";
   }
-  walk->num_m = static_cast<int>(CeilDiv(params.m, Kernel::kTileM * Kernel::kClusterM));
-  walk->num_n = static_cast<int>(CeilDiv(params.n, Kernel::kTileN * Kernel::kClusterN));
-  walk->strip_width = params.knobs[0];
-  const int64_t num_tiles = params.num_matrices * walk->num_m * walk->num_n;
+  const int num_m = static_cast<int>(CeilDiv(params.m, Kernel::kTileM * Kernel::kClusterM));
+  const int num_n = static_cast<int>(CeilDiv(params.n, Kernel::kTileN * Kernel::kClusterN));
   // With room for the first turn past the last tile.
-  if (num_tiles > INT32_MAX / 2) {
+  if (params.num_matrices * num_m * num_n > INT32_MAX / 2) {
     return "d has more than 2^30 tiles";
   }
-  walk->num_tiles = static_cast<int>(num_tiles);
+  loads->walk = TileWalk::Of(static_cast<int>(params.num_matrices), num_m, num_n, params.knobs[0]);
+  loads->batch_axes = BatchAxes::Of(params);
   return nullptr;
 }
 
@@ -102,7 +102,7 @@ struct Sm90Work {
   }
 
   __device__ __forceinline__ BatchPlace BatchPlaceOf(const TilePlace& place) const {
-    return BatchPlace::Of(params, place.matrix);
+    return loads.batch_axes.At(place.matrix);
   }
 
  private:
