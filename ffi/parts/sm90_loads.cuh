@@ -10,6 +10,7 @@
 #include "parts/ring.cuh"
 #include "parts/tensor_map.cuh"
 #include "parts/tile_walk.cuh"
+#include "ptx/word.cuh"
 
 namespace jaxgemm {
 
@@ -17,6 +18,8 @@ namespace jaxgemm {
 struct Sm90Loads {
   CUtensorMap a;
   CUtensorMap b;
+  // Of a tile: stages along k.
+  int num_steps;
   TileWalk walk;
   BatchAxes batch_axes;
   OwnMatrices a_matrices;
@@ -34,7 +37,7 @@ const char* MakeOperandMap(const GemmParams& params, const Tensor& tensor, Store
   return MakeTensorMap(params, tensor, dtype, size, Tile::kBoxRows, map);
 }
 
-// Fills the order of tiles and of matrices. Returns null, or what went wrong.
+// Fills the order of steps, tiles and matrices. Returns null, or what went wrong.
 template <class Kernel>
 const char* PlanWalk(const GemmParams& params, Sm90Loads* loads) {
   if (params.num_knobs != 1 || params.knobs[0] < 1) {
@@ -47,6 +50,7 @@ const char* PlanWalk(const GemmParams& params, Sm90Loads* loads) {
     return "d has more than 2^30 tiles";
   }
   loads->walk = TileWalk::Of(static_cast<int>(params.num_matrices), num_m, num_n, params.knobs[0]);
+  loads->num_steps = static_cast<int>(CeilDiv(params.k, Kernel::kTileK));
   loads->batch_axes = BatchAxes::Of(params);
   return nullptr;
 }
@@ -74,8 +78,8 @@ const char* PrepareLoads(GemmParams* params, cudaStream_t stream, Sm90Loads* loa
 }
 
 // By one thread, early: what fetches a map first waits for memory.
-__device__ __forceinline__ void PrefetchMaps(const GemmParams& params, const Sm90Loads& loads) {
-  if (params.k > 0) {
+__device__ __forceinline__ void PrefetchMaps(const Sm90Loads& loads) {
+  if (loads.num_steps > 0) {
     PrefetchTensorMap(&loads.a);
     PrefetchTensorMap(&loads.b);
   }
@@ -88,7 +92,6 @@ struct Sm90Work {
   const Sm90Loads& loads;
   typename Kernel::Smem& smem;
   uint32_t rank;
-  int num_steps;
 
   // The tile of this CTA in its turn `turn`.
   __device__ __forceinline__ bool Has(int turn) const {
@@ -101,6 +104,18 @@ struct Sm90Work {
     return place;
   }
 
+  // As At, but found here, not where the compiler would rather have it.
+  __device__ __forceinline__ TilePlace FoundAt(int turn) const {
+    TilePlace place = At(turn);
+    place.m_index = CopyOfWord(place.m_index);
+    place.n_index = CopyOfWord(place.n_index);
+    return place;
+  }
+
+  // How long tiles stay in the L2 cache.
+  __device__ __forceinline__ CachePolicy PolicyOfA() const { return PolicyFor(loads.walk.num_n); }
+  __device__ __forceinline__ CachePolicy PolicyOfB() const { return PolicyFor(loads.walk.num_m); }
+
   __device__ __forceinline__ BatchPlace BatchPlaceOf(const TilePlace& place) const {
     return loads.batch_axes.At(place.matrix);
   }
@@ -108,6 +123,13 @@ struct Sm90Work {
  private:
   __device__ __forceinline__ int Position(int turn) const {
     return (turn * gridDim.x + blockIdx.x) / Kernel::kClusterSize;
+  }
+
+  // What no other tile reads need not stay in the L2 cache.
+  static __device__ __forceinline__ CachePolicy PolicyFor(int num_readers) {
+    const CachePolicy kept = EvictLast();
+    const CachePolicy normal = EvictNormal();
+    return num_readers > 1 ? kept : normal;
   }
 };
 
