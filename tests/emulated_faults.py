@@ -26,6 +26,7 @@ _PLAIN, _CLUSTER = "sm90_bf16_128x128", "sm90_bf16_128x128_m2_turns"
 _THREADS, _TF32 = "sm90_bf16_64x64_threads", "sm90_tf32_64x128"
 _MMA, _WARPTILED = "mma_sync_bf16_128x128_s3", "warptiled_64x64x16"
 _DENSE, _FRAGMENT = "kernels/sm90_dense.cuh", "parts/fragment.cuh"
+_MULTIPLIER = "parts/dense_multiplier.cuh"
 _WAIT_AND_SYNC = "WaitForCopies<Shape::kStages - 2>();\n          __syncthreads();"
 
 FAULTS = (
@@ -53,18 +54,18 @@ FAULTS = (
     Fault("barriers_are_not_visible", _CLUSTER, _DENSE, "    FenceBarrierInit();\n", ""),
     Fault("too_few_bytes_are_announced", _PLAIN, _DENSE,
           "ArriveExpectBytes(full, kStageBytes)", "ArriveExpectBytes(full, kStageBytes / 2)"),
-    Fault("a_slot_is_released_early", _PLAIN, _DENSE,
+    Fault("a_slot_is_released_early", _PLAIN, _MULTIPLIER,
           "WaitForProducts<1>();\n      Rel", "Rel"),
     Fault("peers_do_not_count", _CLUSTER, _DENSE,
           "Kernel::kReaders * 4 * Kernel::kClusterSize", "Kernel::kReaders * 4"),
     Fault("a_cta_ends_early", _CLUSTER, _DENSE, "  TakeSlotsBack(ring, at);\n", ""),
     Fault("the_parity_is_not_that_of_the_round", _PLAIN, "parts/ring.cuh",
           "parity ^= 1;", "parity = 1;"),
-    Fault("a_turn_is_not_given", _CLUSTER, _DENSE,
-          "if (work.Has(turn + 1)) {", "if (false) {"),
+    Fault("a_turn_is_not_given", _CLUSTER, _MULTIPLIER,
+          "work_.Has(turn_ + 1)", "false"),
     # Products.
-    Fault("registers_are_read_early", _PLAIN, _DENSE, "    WaitForProducts<0>();\n", ""),
-    Fault("registers_are_not_fenced", _PLAIN, _DENSE, "  FenceProducts();\n", ""),
+    Fault("registers_are_read_early", _PLAIN, _MULTIPLIER, "    WaitForProducts<0>();\n", ""),
+    Fault("registers_are_not_fenced", _PLAIN, _MULTIPLIER, "    FenceProducts();\n", ""),
     Fault("atoms_follow_one_another", _PLAIN, "ptx/descriptor.cuh",
           "kMajor == Major::kMN ? mn_stride_bytes >> 4 : 1", "1"),
     Fault("fragments_are_overwritten_early", _TF32, "kernels/sm90_tf32.cuh",
@@ -74,7 +75,7 @@ FAULTS = (
     Fault("rows_of_a_lane_are_swapped", _TF32, "parts/register_rows.h",
           "lane / 4 % 2 * 8;", "(1 - lane / 4 % 2) * 8;"),
     # Threads that load.
-    Fault("wgmma_reads_without_a_fence", _THREADS, _DENSE, "      FenceAsyncProxy();\n", ""),
+    Fault("wgmma_reads_without_a_fence", _THREADS, _MULTIPLIER, "      FenceAsyncProxy();\n", ""),
     Fault("a_warp_tells_for_others", _THREADS, "parts/sm90_thread_loads.cuh",
           "    __syncwarp();\n    if (lane == 0) {", "    if (lane == 0) {"),
     Fault("a_row_begins_a_word_later", _THREADS, "parts/line_loader.h",
@@ -88,7 +89,13 @@ FAULTS = (
           "kSlotsPerWarp - 1>", "kSlotsPerWarp>"),
     Fault("staging_of_one_output_is_not_counted", _PLAIN, _FRAGMENT,
           "      CommitStores();\n      return;", "      return;"),
-    Fault("a_warp_ends_early", _PLAIN, _FRAGMENT, "{ WaitForStores(); }", "{}"),
+    Fault("a_warp_ends_early", _PLAIN, _FRAGMENT, "{ WaitForStoresToRead<0>(); }", "{}"),
+    Fault("a_slice_is_left_out", _PLAIN, "parts/packed_tile.cuh",
+          "num_stored_ = 0;", "num_stored_ = 1;"),
+    Fault("a_slice_is_that_of_the_next_tile", _PLAIN, _DENSE,
+          "!stores_later || ", ""),
+    Fault("slots_of_the_other_consumer_are_read", _CLUSTER, _MULTIPLIER,
+          "      at_.Skip(work_.loads.num_steps);\n", ""),
     Fault("the_bias_is_overwritten_early", _PLAIN, "parts/bias_in_flight.cuh",
           "    SyncNamedBarrier(barrier, kWarpgroupSize);\n#pragma", "#pragma"),
     Fault("the_bias_is_read_early", _PLAIN, "parts/bias_in_flight.cuh",

@@ -16,14 +16,19 @@ from tests.direct_launch import GemmParams
 _FFI = instances.source_folder() or Path()
 _SOURCE = """
 #include "parts/batch.h"
+#include "parts/divisor.h"
 #include "parts/lane_pairs.h"
 #include "parts/register_rows.h"
 #include "parts/tile_walk.cuh"
 
 using jaxgemm::Major;
 
+extern "C" uint32_t Quotient(uint32_t x, uint32_t size) {
+  return jaxgemm::Divisor::Of(size).Quotient(x);
+}
 extern "C" void TileAt(int num_m, int num_n, int strip_width, int position, int* place) {
-  const jaxgemm::TilePlace at = jaxgemm::TileWalk{num_m, num_n, strip_width, 0}.At(position);
+  const jaxgemm::TilePlace at =
+      jaxgemm::TileWalk::Of(2, num_m, num_n, strip_width).At(position);
   place[0] = at.matrix;
   place[1] = at.m_index;
   place[2] = at.n_index;
@@ -31,7 +36,9 @@ extern "C" void TileAt(int num_m, int num_n, int strip_width, int position, int*
 extern "C" void Find(const jaxgemm::GemmParams& params, int rows, int matrix, int64_t* found) {
   const jaxgemm::BatchPlace place = jaxgemm::BatchPlace::Of(params, matrix);
   found[0] = place.Offset(params.a);
-  found[1] = jaxgemm::OwnMatrices::Of(params, params.a, rows).At(place);
+  const jaxgemm::OwnMatrices own = jaxgemm::OwnMatrices::Of(params, params.a, rows);
+  found[1] = own.At(place);
+  found[2] = own.At(jaxgemm::BatchAxes::Of(params).At(matrix));
 }
 
 // Rows of a lane, and the bytes at which it reads a product.
@@ -84,6 +91,18 @@ def _compiled(source: Path, target: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(target))
 
 
+def test_quotients_are_those_of_a_division(parts: ctypes.CDLL) -> None:
+    largest = 2**31 - 1
+    sizes = {1, 2, 3, 5, 7, 641, 65537, 2**30 - 1, 2**30 + 1, largest - 1, largest, 2**31}
+    sizes |= {2**shift + 1 for shift in range(31)}
+    for size in sizes:
+        # Where quotients change, and the largest numbers that may be divided.
+        multiples = {size, 2 * size, largest // size * size, largest // (2 * size) * size}
+        for x in {y + i for y in multiples | {largest} for i in (-1, 0, 1)}:
+            if 0 <= x <= largest:
+                assert parts.Quotient(x, size) == x // size, (x, size)
+
+
 def _walk(parts: ctypes.CDLL, num_m: int, num_n: int, width: int) -> list[tuple[int, ...]]:
     places = []
     for position in range(2 * num_m * num_n):
@@ -129,10 +148,11 @@ def test_a_matrix_of_the_batch_is_found_in_an_operand_that_has_some_of_its_axes(
         params.a.batch_strides[axis] = places.strides[axis] // places.itemsize
     expected = np.broadcast_to(places, (*sizes, rows, columns))[..., 0, 0].ravel()
     for matrix in range(30):
-        found = (ctypes.c_int64 * 2)()
+        found = (ctypes.c_int64 * 3)()
         parts.Find(ctypes.byref(params), rows, matrix, found)
         first = expected[matrix]
-        assert tuple(found) == (first, first // (rows * columns))
+        own_matrix = first // (rows * columns)
+        assert tuple(found) == (first, own_matrix, own_matrix)
 
 
 _GUARD = 0x7FA5

@@ -21,7 +21,9 @@
 // The grid is persistent, and the ring goes on across tiles: while consumers store one, the
 // producer already loads the next. With kTurns consumers take whole tiles in turns, so that one
 // stores its tile while the other multiplies; without, each multiplies half of the rows of every
-// tile.
+// tile, and stores those of a plain product while it multiplies the next (parts/packed_tile.cuh).
+// All that is not a product but must be done for each tile is done while products run: to find the
+// next one, and to load what the epilogue reads.
 //
 // Every m, n and k is taken. Operands that TMA cannot address are copied to the workspace first
 // (parts/realign.cuh), or else threads load them (Loads::kByThreads, parts/sm90_thread_loads.cuh):
@@ -33,9 +35,11 @@
 #pragma once
 
 #include "parts/bias_in_flight.cuh"
+#include "parts/dense_multiplier.cuh"
 #include "parts/fragment.cuh"
 #include "parts/layouts.h"
 #include "parts/operand_tile.cuh"
+#include "parts/packed_tile.cuh"
 #include "parts/persistent.cuh"
 #include "parts/plain_product.cuh"
 #include "parts/sm90_loads.cuh"
@@ -108,21 +112,20 @@ struct Sm90DenseForm {
 
 // Loads tiles of a and b into the ring, as slots become empty. One warp.
 template <class Kernel>
-__device__ void Produce(const Sm90Work<Kernel>& work, int lane) {
+__device__ void Produce(const Sm90Work<Kernel>& work, const TilePlace& first, int lane) {
   using ATile = typename Kernel::ATile;
   using BTile = typename Kernel::BTile;
   constexpr uint32_t kStageBytes = ATile::kBytes + BTile::kBytes;
-  // What no other tile reads need not stay in the L2 cache.
-  const CachePolicy a_policy = work.loads.walk.num_n > 1 ? EvictLast() : EvictNormal();
-  const CachePolicy b_policy = work.loads.walk.num_m > 1 ? EvictLast() : EvictNormal();
+  const CachePolicy a_policy = work.PolicyOfA();
+  const CachePolicy b_policy = work.PolicyOfB();
   auto& ring = work.smem.ring;
   RingPosition<Kernel::kStages> at;
-  for (int turn = 0; work.Has(turn); ++turn) {
-    const TilePlace place = work.At(turn);
+  TilePlace place = first;
+  for (int turn = 0; work.Has(turn); place = work.At(++turn)) {
     const BatchPlace batch = work.BatchPlaceOf(place);
     const TileOrigin a = {place.m_index * Kernel::kTileM, work.loads.a_matrices.At(batch)};
     const TileOrigin b = {place.n_index * Kernel::kTileN, work.loads.b_matrices.At(batch)};
-    for (int step = 0; step < work.num_steps; ++step) {
+    for (int step = 0; step < work.loads.num_steps; ++step) {
       uint64_t* full = &ring.full[at.stage];
       WaitBarrierGuarded(&ring.empty[at.stage], at.parity ^ 1);
       if (lane == 0) {
@@ -138,137 +141,90 @@ __device__ void Produce(const Sm90Work<Kernel>& work, int lane) {
   TakeSlotsBack(ring, at);
 }
 
-// Issues the products of one stage, for this consumer's rows.
+// Multiplies and stores, where the plan is plain. In code of its own: it is short, and whoever runs
+// first waits for every instruction.
 template <class Kernel>
-__device__ __forceinline__ void MultiplyStage(float (&acc)[Kernel::kParts][Kernel::kTileN / 2],
-                                              const char* a_smem, const char* b_smem, int first_row,
-                                              bool adds) {
-  using ATile = typename Kernel::ATile;
-  using BTile = typename Kernel::BTile;
-  const uint64_t a = ATile::Descriptor(a_smem, first_row);
-  const uint64_t b = BTile::Descriptor(b_smem, 0);
-  FenceProducts();
-#pragma unroll
-  for (int product = 0; product < Kernel::kTileK / ATile::kDepth; ++product) {
-#pragma unroll
-    for (int part = 0; part < Kernel::kParts; ++part) {
-      const uint64_t a_part = Advance(a, part * ATile::kChunkBytes + product * ATile::kDepthBytes);
-      Multiply<typename Kernel::T, Kernel::kTileN, Kernel::kAMajor, Kernel::kBMajor>(
-          acc[part], a_part, Advance(b, product * BTile::kDepthBytes), adds || product > 0);
-    }
-  }
-  CommitProducts();
-}
-
-// Multiplies one tile and gives its slots back, but for the last one: a slot goes when the products
-// of the step after it are issued, because then those that read it are done. The products of the
-// last step may still run on return.
-template <class Kernel>
-__device__ __forceinline__ RingPosition<Kernel::kStages> MultiplyTile(
-    const Sm90Work<Kernel>& work, float (&acc)[Kernel::kParts][Kernel::kTileN / 2],
-    RingPosition<Kernel::kStages> at, int first_row, int lane) {
-  if (work.num_steps == 0) {
-#pragma unroll
-    for (auto& part : acc) {
-#pragma unroll
-      for (float& x : part) {
-        x = 0.0f;
+__device__ __forceinline__ void ConsumePlain(const Sm90Work<Kernel>& work, const Sm90Plan& plan,
+                                             int consumer, int warp, int lane) {
+  using Packed = PackedTile<typename Kernel::T, Kernel::kParts, Kernel::kTileN / 2>;
+  const int num_steps = work.loads.num_steps;
+  // A tile is stored while the next one is multiplied: with turns, by the other consumer.
+  const bool stores_later = !Kernel::kTurns && num_steps > Packed::kNumSlices;
+  WarpEpilogue epilogue(work.params, plan.outputs, work.smem.slots[consumer * 4 + warp], lane);
+  Packed packed;
+  DenseMultiplier<Kernel> multiplier(work, consumer, lane);
+  while (multiplier.HasTile()) {
+    const TilePlace place = multiplier.Place();
+    int d_matrix = 0;
+    const auto meanwhile = [&](int step) {
+      if (step == 0) {
+        d_matrix = plan.d_matrices.At(work.BatchPlaceOf(place));
+      } else if constexpr (!Kernel::kTurns) {
+        packed.StoreNext(epilogue);
       }
+    };
+    typename DenseMultiplier<Kernel>::Accumulators acc;
+    // Other kernels take the long way then.
+    if (Kernel::kOnlyPlain && num_steps == 0) {
+      multiplier.SetToZero(acc);
+      meanwhile(0);
+    } else {
+      multiplier.MultiplyTile(acc, meanwhile);
+    }
+    epilogue.Begin(d_matrix);
+    packed.Take(acc, multiplier.Row(place, warp), place.n_index * Kernel::kTileN);
+    if (!stores_later || !multiplier.HasTile()) {
+      packed.template StoreAll<true>(epilogue);
     }
   }
-  int previous = 0;
-  for (int step = 0; step < work.num_steps; ++step) {
-    WaitBarrier(&work.smem.ring.full[at.stage], at.parity);
-    if constexpr (!Kernel::kByTma) {
-      // What threads have written becomes visible to wgmma. It is up to the one who reads: in those
-      // who write, the fence would wait for the loads that they have under way.
-      FenceAsyncProxy();
-    }
-    MultiplyStage<Kernel>(acc, work.smem.a[at.stage], work.smem.b[at.stage], first_row, step > 0);
-    if (step > 0) {
-      WaitForProducts<1>();
-      ReleaseSlot<Kernel>(&work.smem.ring.empty[previous], lane);
-    }
-    previous = at.stage;
-    at.Next();
-  }
-  return at;
+  epilogue.Finish();
 }
 
-// Finishes and stores what a warp has multiplied, from element (row, n_offset) of d on.
+// Multiplies, finishes and stores.
 template <class Kernel>
-__device__ __forceinline__ void StoreTile(WarpEpilogue& epilogue,
-                                          const float (&acc)[Kernel::kParts][Kernel::kTileN / 2],
-                                          int row, int n_offset, bool is_plain,
-                                          const float* bias_smem) {
+__device__ __forceinline__ void Consume(const Sm90Work<Kernel>& work, const Sm90Plan& plan,
+                                        int consumer, int warp, int lane) {
   using T = typename Kernel::T;
-  if constexpr (Kernel::kOnlyPlain) {
-    epilogue.StorePlain<T, true>(acc, row, n_offset);
-  } else if (is_plain) {
-    epilogue.StorePlain<T, false>(acc, row, n_offset);
-  } else {
-    epilogue.Store(acc, row, n_offset, bias_smem);
-  }
-}
-
-// Multiplies, finishes and stores: all tiles of the CTA, or every second one.
-template <class Kernel>
-__device__ void Consume(const Sm90Work<Kernel>& work, const Sm90Plan& plan, int consumer,
-                        int thread) {
-  constexpr int kTurnBarrier = 1;
-  constexpr int kBiasBarrier = kTurnBarrier + Kernel::kNumConsumers;
   const GemmParams& params = work.params;
-  const int warp = thread / kWarpSize;
-  const int lane = thread % kWarpSize;
-  const int first_row = Kernel::kTurns ? 0 : consumer * Kernel::kConsumerRows;
+  const int thread = warp * kWarpSize + lane;
   const bool has_bias = params.bias.data != nullptr;
-  const bool is_plain = IsPlainProduct(params, DTypeOf<typename Kernel::T>());
   float* bias_smem = work.smem.bias[consumer];
-  WarpEpilogue epilogue(params, &plan.d, &plan.z, work.smem.slots[consumer * 4 + warp], lane);
-  float acc[Kernel::kParts][Kernel::kTileN / 2];
-  RingPosition<Kernel::kStages> at;
-  constexpr int kStep = Kernel::kTurns ? 2 : 1;
-  int turn = Kernel::kTurns ? consumer : 0;
-  for (TilePlace place = work.At(turn); work.Has(turn); turn += kStep) {
-    const int m_offset = place.m_index * Kernel::kTileM;
+  WarpEpilogue epilogue(params, plan.outputs, work.smem.slots[consumer * 4 + warp], lane);
+  DenseMultiplier<Kernel> multiplier(work, consumer, lane);
+  while (multiplier.HasTile()) {
+    const TilePlace place = multiplier.Place();
     const int n_offset = place.n_index * Kernel::kTileN;
-    const BatchPlace batch = work.BatchPlaceOf(place);
-    const int row = m_offset + first_row + kWarpRows * warp;
+    const int row = multiplier.Row(place, warp);
     BiasInFlight<Kernel::kTileN> bias;
-    epilogue.Begin(plan.d_matrices.At(batch));
-    if constexpr (!Kernel::kOnlyPlain) {
+    const auto meanwhile = [&](int step) {
+      if (step > 0) {
+        return;
+      }
+      const BatchPlace batch = work.BatchPlaceOf(place);
+      epilogue.Begin(plan.d_matrices.At(batch));
       if (has_bias) {
         bias.Load(params, batch, n_offset, thread);
       }
       epilogue.LoadScalars(batch);
       epilogue.PrefetchTile<Kernel::kParts, Kernel::kTileN / 2>(row, n_offset);
+    };
+    typename DenseMultiplier<Kernel>::Accumulators acc;
+    if (work.loads.num_steps == 0) {
+      multiplier.SetToZero(acc);
+      meanwhile(0);
+    } else {
+      multiplier.MultiplyTile(acc, meanwhile);
     }
-    if constexpr (Kernel::kTurns) {
-      at = RingPosition<Kernel::kStages>::At(static_cast<int64_t>(turn) * work.num_steps);
-      // Products of the tile before have been issued: these follow without a gap, and do not mix.
-      if (turn > 0) {
-        SyncNamedBarrier(kTurnBarrier + consumer, 2 * kWarpgroupSize);
-      }
+    if (has_bias) {
+      bias.Publish(bias_smem, kBiasBarrier + consumer, thread);
     }
-    at = MultiplyTile<Kernel>(work, acc, at, first_row, lane);
-    if constexpr (Kernel::kTurns) {
-      if (work.Has(turn + 1)) {
-        ArriveNamedBarrier(kTurnBarrier + 1 - consumer, 2 * kWarpgroupSize);
-      }
+    if (IsPlainProduct(params, DTypeOf<T>())) {
+      PackedTile<T, Kernel::kParts, Kernel::kTileN / 2> packed;
+      packed.Take(acc, row, n_offset);
+      packed.template StoreAll<false>(epilogue);
+    } else {
+      epilogue.Store(acc, row, n_offset, bias_smem);
     }
-    // While the last products run.
-    place = work.At(turn + kStep);
-    WaitForProducts<0>();
-    if (work.num_steps > 0) {
-      const int last = at.stage == 0 ? Kernel::kStages - 1 : at.stage - 1;
-      ReleaseSlot<Kernel>(&work.smem.ring.empty[last], lane);
-    }
-    if constexpr (!Kernel::kOnlyPlain) {
-      if (has_bias) {
-        bias.Publish(bias_smem, kBiasBarrier + consumer, thread);
-      }
-    }
-    StoreTile<Kernel>(epilogue, acc, row, n_offset, is_plain, bias_smem);
   }
   epilogue.Finish();
 }
@@ -278,35 +234,43 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
     Sm90DenseKernel(const __grid_constant__ GemmParams params,
                     const __grid_constant__ Sm90Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  auto& smem = *reinterpret_cast<typename Kernel::Smem*>(DynamicSharedMemory<kSwizzleAtomBytes>());
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
+  auto& smem = *reinterpret_cast<typename Kernel::Smem*>(KeptSharedMemory<kSwizzleAtomBytes>());
+  // The compiler sees that it is the same for all lanes.
+  const int warp = __shfl_sync(~0u, threadIdx.x / kWarpSize, 0);
   const int lane = threadIdx.x % kWarpSize;
-  if (threadIdx.x == 0) {
+  const uint32_t rank = Kernel::kClusterSize > 1 ? ClusterRank() : 0;
+  const Sm90Work<Kernel> work = {params, plan.loads, smem, rank};
+  // While one warp makes the ring, the one that loads finds its first tile.
+  TilePlace first = {};
+  if (warp == 0) {
+    first = work.FoundAt(0);
+  } else if (warp == 1 && lane == 0) {
+    PrefetchMaps<Kernel>(plan);
+  } else if (warp == 2 && lane == 0) {
     MakeRing(smem.ring, Kernel::kByTma ? 1 : kLoadingWarps,
              Kernel::kReaders * 4 * Kernel::kClusterSize);
     FenceBarrierInit();
   }
-  if (threadIdx.x == kWarpSize) {
-    PrefetchMaps<Kernel>(params, plan);
-  }
   SyncRings<Kernel>();
-  const int num_steps = (params.k + Kernel::kTileK - 1) / Kernel::kTileK;
-  const uint32_t rank = Kernel::kClusterSize > 1 ? ClusterRank() : 0;
-  const Sm90Work<Kernel> work = {params, plan.loads, smem, rank, num_steps};
-  if (warpgroup < Kernel::kNumProducers) {
+  if (warp < 4 * Kernel::kNumProducers) {
     ReleaseRegisters<Kernel::kProducerRegisters>();
     if constexpr (!Kernel::kByTma) {
-      ProduceByThreads(work, __shfl_sync(~0u, threadIdx.x / kWarpSize, 0), lane);
-    } else if (threadIdx.x < kWarpSize) {
-      Produce(work, lane);
+      ProduceByThreads(work, warp, lane);
+    } else if (warp == 0) {
+      Produce(work, first, lane);
     }
   } else {
     TakeRegisters<Kernel::kConsumerRegisters>();
+    const int consumer = warp / 4 - Kernel::kNumProducers;
     if constexpr (!Kernel::kByTma) {
       const int consumer_thread = threadIdx.x - Kernel::kNumProducers * kWarpgroupSize;
       PrefetchOperands(params, plan, consumer_thread, Kernel::kNumConsumers * kWarpgroupSize);
     }
-    Consume(work, plan, warpgroup - Kernel::kNumProducers, threadIdx.x % kWarpgroupSize);
+    if (Kernel::kOnlyPlain || plan.is_plain) {
+      ConsumePlain(work, plan, consumer, warp % 4, lane);
+    } else if constexpr (!Kernel::kOnlyPlain) {
+      Consume(work, plan, consumer, warp % 4, lane);
+    }
   }
 #endif
 }
@@ -318,7 +282,7 @@ const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
     return "this instance computes a · b alone, of rows that TMA can address";
   }
   Sm90Plan plan = {};
-  const char* error = PlanWalk<Kernel>(params, &plan.loads.walk);
+  const char* error = PlanWalk<Kernel>(params, &plan.loads);
   if (error == nullptr) {
     if constexpr (Kernel::kByTma) {
       error = PrepareLoads<Kernel>(&params, stream, &plan.loads);
@@ -327,7 +291,7 @@ const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
     }
   }
   if (error == nullptr) {
-    error = MakeOutputMaps(params, &plan);
+    error = PlanOutputs<typename Kernel::T>(params, &plan);
   }
   if (error != nullptr) {
     return error;

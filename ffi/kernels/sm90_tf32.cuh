@@ -113,19 +113,17 @@ struct Sm90Tf32Form {
 // Loads tiles of one operand into its ring, as slots become empty. One warp. kIsA: whether it is a.
 template <class Kernel, bool kIsA, class Tile, int kStages>
 __device__ void Produce(const Sm90Work<Kernel>& work, Ring<kStages>& ring,
-                        char (&slots)[kStages][Tile::kBytes], int lane) {
+                        char (&slots)[kStages][Tile::kBytes], const TilePlace& first, int lane) {
   const Sm90Loads& loads = work.loads;
-  // What no other tile reads need not stay in the L2 cache.
-  const int num_readers = kIsA ? loads.walk.num_n : loads.walk.num_m;
-  const CachePolicy policy = num_readers > 1 ? EvictLast() : EvictNormal();
+  const CachePolicy policy = kIsA ? work.PolicyOfA() : work.PolicyOfB();
   RingPosition<kStages> at;
-  for (int turn = 0; work.Has(turn); ++turn) {
-    const TilePlace place = work.At(turn);
+  TilePlace place = first;
+  for (int turn = 0; work.Has(turn); place = work.At(++turn)) {
     const BatchPlace batch = work.BatchPlaceOf(place);
     const TileOrigin origin =
         kIsA ? TileOrigin{place.m_index * Kernel::kTileM, loads.a_matrices.At(batch)}
              : TileOrigin{place.n_index * Kernel::kTileN, loads.b_matrices.At(batch)};
-    for (int step = 0; step < work.num_steps; ++step) {
+    for (int step = 0; step < work.loads.num_steps; ++step) {
       uint64_t* full = &ring.full[at.stage];
       WaitBarrierGuarded(&ring.empty[at.stage], at.parity ^ 1);
       if (lane == 0) {
@@ -140,24 +138,19 @@ __device__ void Produce(const Sm90Work<Kernel>& work, Ring<kStages>& ring,
   TakeSlotsBack(ring, at);
 }
 
-// One consumer's way through the rings with one tile.
+// One consumer's way through the rings.
 template <class Kernel>
 class Multiplier {
  public:
-  // `turn` is that of the tile, `warp` that of the consumer.
-  __device__ __forceinline__ Multiplier(const Sm90Work<Kernel>& work, int turn, int consumer,
-                                        int warp)
+  // `warp` is that of the consumer.
+  __device__ __forceinline__ Multiplier(const Sm90Work<Kernel>& work, int consumer, int warp)
       : smem_(work.smem),
-        num_steps_(work.num_steps),
+        num_steps_(work.loads.num_steps),
         part_(consumer * Kernel::LaneRows::kPartBytes),
         warp_(warp),
-        lane_(LaneId()) {
-    const int64_t first_step = static_cast<int64_t>(turn) * num_steps_;
-    rows_ = RingPosition<Kernel::kRowStages>::At(first_step);
-    columns_ = RingPosition<Kernel::kColumnStages>::At(first_step);
-  }
+        lane_(LaneId()) {}
 
-  // Multiplies this consumer's rows of a tile and gives its slots back.
+  // Multiplies this consumer's rows of the next tile and gives its slots back.
   __device__ __forceinline__ void MultiplyTile(float (&acc)[Kernel::kColumns / 2]) {
 #pragma unroll
     for (float& x : acc) {
@@ -260,12 +253,13 @@ class Multiplier {
 template <class Kernel>
 __device__ void Consume(const Sm90Work<Kernel>& work, int consumer, int warp) {
   using LaneRows = typename Kernel::LaneRows;
+  Multiplier<Kernel> multiplier(work, consumer, warp);
   for (int turn = 0; work.Has(turn); ++turn) {
     const TilePlace place = work.At(turn);
     const PairEpilogue<Kernel::kTransposed, LaneRows::kSecondRow> epilogue(
         work.params, work.BatchPlaceOf(place));
     float acc[Kernel::kColumns / 2];
-    Multiplier<Kernel>(work, turn, consumer, warp).MultiplyTile(acc);
+    multiplier.MultiplyTile(acc);
     // Where this lane's first accumulator is in the product.
     const int lane = LaneId();
     const int row = 64 * consumer + LaneRows::First(warp, lane);
@@ -280,31 +274,34 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
     Sm90Tf32Kernel(const __grid_constant__ GemmParams params,
                    const __grid_constant__ Sm90Loads loads) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  auto& smem = *reinterpret_cast<typename Kernel::Smem*>(DynamicSharedMemory<kSwizzleAtomBytes>());
+  auto& smem = *reinterpret_cast<typename Kernel::Smem*>(KeptSharedMemory<kSwizzleAtomBytes>());
   // The compiler sees that it is the same for all lanes.
   const int warp = __shfl_sync(~0u, threadIdx.x / kWarpSize, 0);
   const int lane = threadIdx.x % kWarpSize;
-  if (threadIdx.x == 0) {
+  const uint32_t rank = Kernel::kClusterSize > 1 ? ClusterRank() : 0;
+  const Sm90Work<Kernel> work = {params, loads, smem, rank};
+  // While one warp makes the rings, those that load find their first tile.
+  TilePlace first = {};
+  if (warp < 2) {
+    first = work.FoundAt(0);
+  } else if (warp == 2 && lane == 0) {
+    PrefetchMaps(loads);
+  } else if (warp == 3 && lane == 0) {
     constexpr int kNumWarps = Kernel::kNumConsumers * 4;
     MakeRing(smem.row_ring, 1, kNumWarps);
     MakeRing(smem.column_ring, 1, kNumWarps * Kernel::kClusterSize);
     FenceBarrierInit();
   }
-  if (threadIdx.x == kWarpSize) {
-    PrefetchMaps(params, loads);
-  }
   SyncRings<Kernel>();
-  const int num_steps = (params.k + Kernel::kTileK - 1) / Kernel::kTileK;
-  const uint32_t rank = Kernel::kClusterSize > 1 ? ClusterRank() : 0;
-  const Sm90Work<Kernel> work = {params, loads, smem, rank, num_steps};
   if (warp < 4) {
     constexpr bool kTransposed = Kernel::kTransposed;
     ReleaseRegisters<Kernel::kProducerRegisters>();
     if (warp == 0) {
-      Produce<Kernel, !kTransposed, typename Kernel::RowTile>(work, smem.row_ring, smem.rows, lane);
+      Produce<Kernel, !kTransposed, typename Kernel::RowTile>(work, smem.row_ring, smem.rows, first,
+                                                              lane);
     } else if (warp == 1) {
       Produce<Kernel, kTransposed, typename Kernel::ColumnTile>(work, smem.column_ring,
-                                                                smem.columns, lane);
+                                                                smem.columns, first, lane);
     }
   } else {
     TakeRegisters<Kernel::kConsumerRegisters>();
@@ -316,7 +313,7 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
 template <class Kernel>
 const char* LaunchSm90Tf32(GemmParams params, cudaStream_t stream) {
   Sm90Loads loads = {};
-  const char* error = PlanWalk<Kernel>(params, &loads.walk);
+  const char* error = PlanWalk<Kernel>(params, &loads);
   if (error == nullptr) {
     error = PrepareLoads<Kernel>(&params, stream, &loads);
   }

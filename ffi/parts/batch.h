@@ -2,6 +2,7 @@
 #pragma once
 
 #include "abi/params.h"
+#include "parts/divisor.h"
 #include "parts/host_device.h"
 
 namespace jaxgemm {
@@ -33,6 +34,37 @@ struct BatchPlace {
       offset += entries[axis] * tensor.batch_strides[axis];
     }
     return offset;
+  }
+};
+
+// The batch axes of d, for threads that look for one matrix after another.
+struct BatchAxes {
+  int32_t num_axes;
+  Divisor sizes[kMaxBatchAxes];
+
+  static BatchAxes Of(const GemmParams& params) {
+    BatchAxes axes = {};
+    axes.num_axes = params.num_batch_axes;
+    for (int axis = 0; axis < params.num_batch_axes; ++axis) {
+      axes.sizes[axis] = Divisor::Of(params.batch_sizes[axis]);
+    }
+    return axes;
+  }
+
+  // As BatchPlace::Of.
+  JAXGEMM_HOST_DEVICE BatchPlace At(int32_t matrix) const {
+    BatchPlace place = {};
+    uint32_t rest = static_cast<uint32_t>(matrix);
+    JAXGEMM_UNROLL
+    for (int axis = kMaxBatchAxes - 1; axis > 0; --axis) {
+      if (axis < num_axes) {
+        const uint32_t quotient = sizes[axis].Quotient(rest);
+        place.entries[axis] = static_cast<int32_t>(rest - quotient * sizes[axis].size);
+        rest = quotient;
+      }
+    }
+    place.entries[0] = static_cast<int32_t>(rest);
+    return place;
   }
 };
 

@@ -20,17 +20,20 @@ inline constexpr int kWarpRows = 16;
 inline constexpr int kSlotBytes = kWarpRows * kSwizzleBytes;
 inline constexpr int kSlotsPerWarp = 2;
 
+// Maps of outputs that TMA can address, and which it can.
+struct OutputMaps {
+  CUtensorMap d;
+  CUtensorMap z;
+  bool has_d;
+  bool has_z;
+};
+
 // What a warp needs to finish its rows of a tile of d.
 class WarpEpilogue {
  public:
   // `slots` is this warp's staging memory.
-  __device__ WarpEpilogue(const GemmParams& params, const CUtensorMap* d_map,
-                          const CUtensorMap* z_map, char* slots, int lane)
-      : params_(params),
-        d_map_(IsAlignedForTma(params.d) ? d_map : nullptr),
-        z_map_(IsAlignedForTma(params.z) ? z_map : nullptr),
-        slots_(slots),
-        lane_(lane) {}
+  __device__ WarpEpilogue(const GemmParams& params, const OutputMaps& maps, char* slots, int lane)
+      : params_(params), maps_(maps), slots_(slots), lane_(lane) {}
 
   // The next tile is of this matrix of d, counted in memory order.
   __device__ void Begin(int d_matrix) { d_matrix_ = d_matrix; }
@@ -83,44 +86,36 @@ class WarpEpilogue {
       }
       Preactivate(v, row, n_offset + slice_offset, bias + slice_offset);
       if (params_.z.data != nullptr) {
-        StoreSlice(v, params_.z, z_map_, row, n_offset + slice_offset);
+        StoreSlice(v, params_.z, maps_.has_z ? &maps_.z : nullptr, row, n_offset + slice_offset);
       }
       FinishAll(params_, v);
-      StoreSlice(v, params_.d, d_map_, row, n_offset + slice_offset);
+      StoreSlice(v, params_.d, maps_.has_d ? &maps_.d : nullptr, row, n_offset + slice_offset);
     }
   }
 
-  // As Store, of a plain product: a short way, because whoever runs first waits for every
-  // instruction. kByTma: whether TMA is known to address d.
-  template <typename T, bool kByTma, int kParts, int kAccumulators>
-  __device__ void StorePlain(const float (&acc)[kParts][kAccumulators], int first_row,
-                             int n_offset) {
+  // Begins to store a slice of 16-bit elements whose first one belongs at (row, column) of the
+  // matrix; packed[2 x + h] holds v[16 h + 2 x] and the value after it. kByTma: whether TMA is
+  // known to address d.
+  template <bool kByTma>
+  __device__ __forceinline__ void StorePacked(const uint32_t (&packed)[kSliceValues / 2], int row,
+                                              int column) {
+    char* slot = TakeSlot();
+    // Lanes 8 i to 8 i + 7 give the rows of matrix i: of rows 0 to 7 and 8 to 15 in turns.
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-      for (int first = 0; first < kAccumulators; first += kSliceValues) {
-        char* slot = TakeSlot();
-#pragma unroll
-        for (int x = 0; x < kSliceValues; x += 8) {
-          const float* from = acc[part] + first + x;
-          const uint32_t matrices[4] = {
-              Pack<DTypeOf<T>()>(from[0], from[1]), Pack<DTypeOf<T>()>(from[2], from[3]),
-              Pack<DTypeOf<T>()>(from[4], from[5]), Pack<DTypeOf<T>()>(from[6], from[7])};
-          StoreMatrices(Chunk(slot, lane_ % 16, x / 4 + lane_ / 16), matrices);
-        }
-        const int row = first_row + 64 * part;
-        const int column = n_offset + 2 * first;
-        if constexpr (kByTma) {
-          SendBox(slot, d_map_, row, column);
-        } else {
-          SendSlot<uint16_t>(slot, params_.d, d_map_, row, column);
-        }
-      }
+    for (int x = 0; x < kSliceValues / 2; x += 4) {
+      const uint32_t matrices[4] = {packed[x], packed[x + 1], packed[x + 2], packed[x + 3]};
+      StoreMatrices(Chunk(slot, lane_ % 16, x / 2 + lane_ / 16), matrices);
+    }
+    if constexpr (kByTma) {
+      SendBox(slot, &maps_.d, row, column);
+    } else {
+      SendSlot<uint16_t>(slot, params_.d, maps_.has_d ? &maps_.d : nullptr, row, column);
     }
   }
 
-  // Waits until everything is written; no lane may exit before.
-  __device__ void Finish() { WaitForStores(); }
+  // Waits until all slots have been read; no lane may exit before. The end of the kernel waits
+  // until everything is written.
+  __device__ void Finish() { WaitForStoresToRead<0>(); }
 
  private:
   // Asks for a slice of c, of which a row lies in at most three lines of a cache: the elements that
@@ -346,8 +341,7 @@ class WarpEpilogue {
   }
 
   const GemmParams& params_;
-  const CUtensorMap* d_map_;
-  const CUtensorMap* z_map_;
+  const OutputMaps& maps_;
   char* slots_;
   int lane_;
   int slot_ = 0;

@@ -34,15 +34,18 @@ struct RingPosition {
   int stage = 0;
   uint32_t parity = 0;
 
-  static __device__ __forceinline__ RingPosition At(int64_t step) {
-    return {static_cast<int>(step % kStages), static_cast<uint32_t>(step / kStages & 1)};
-  }
-
   __device__ __forceinline__ void Next() {
     if (++stage == kStages) {
       stage = 0;
       parity ^= 1;
     }
+  }
+
+  // Leaves slots to others.
+  __device__ __forceinline__ void Skip(int num_slots) {
+    const uint32_t slots = stage + num_slots;
+    stage = slots % kStages;
+    parity ^= slots / kStages & 1;
   }
 };
 

@@ -10,16 +10,20 @@
 #include "parts/ring.cuh"
 #include "parts/tensor_map.cuh"
 #include "parts/tile_walk.cuh"
+#include "ptx/word.cuh"
 
 namespace jaxgemm {
 
-// Maps of the operands, which of their matrices they take, and the order of tiles.
+// Maps of the operands, the order of tiles, and which of their matrices operands take.
 struct Sm90Loads {
   CUtensorMap a;
   CUtensorMap b;
+  // Of a tile: stages along k.
+  int num_steps;
+  TileWalk walk;
+  BatchAxes batch_axes;
   OwnMatrices a_matrices;
   OwnMatrices b_matrices;
-  TileWalk walk;
 };
 
 // The map of an operand's tiles. Tensor Cores cut float32 off where TF32 ends; TMA rounds it
@@ -33,21 +37,21 @@ const char* MakeOperandMap(const GemmParams& params, const Tensor& tensor, Store
   return MakeTensorMap(params, tensor, dtype, size, Tile::kBoxRows, map);
 }
 
-// Fills the order of tiles. Returns null, or what went wrong.
+// Fills the order of steps, tiles and matrices. Returns null, or what went wrong.
 template <class Kernel>
-const char* PlanWalk(const GemmParams& params, TileWalk* walk) {
+const char* PlanWalk(const GemmParams& params, Sm90Loads* loads) {
   if (params.num_knobs != 1 || params.knobs[0] < 1) {
     return "knobs: expected the width of a strip in tiles";
   }
-  walk->num_m = static_cast<int>(CeilDiv(params.m, Kernel::kTileM * Kernel::kClusterM));
-  walk->num_n = static_cast<int>(CeilDiv(params.n, Kernel::kTileN * Kernel::kClusterN));
-  walk->strip_width = params.knobs[0];
-  const int64_t num_tiles = params.num_matrices * walk->num_m * walk->num_n;
+  const int num_m = static_cast<int>(CeilDiv(params.m, Kernel::kTileM * Kernel::kClusterM));
+  const int num_n = static_cast<int>(CeilDiv(params.n, Kernel::kTileN * Kernel::kClusterN));
   // With room for the first turn past the last tile.
-  if (num_tiles > INT32_MAX / 2) {
+  if (params.num_matrices * num_m * num_n > INT32_MAX / 2) {
     return "d has more than 2^30 tiles";
   }
-  walk->num_tiles = static_cast<int>(num_tiles);
+  loads->walk = TileWalk::Of(static_cast<int>(params.num_matrices), num_m, num_n, params.knobs[0]);
+  loads->num_steps = static_cast<int>(CeilDiv(params.k, Kernel::kTileK));
+  loads->batch_axes = BatchAxes::Of(params);
   return nullptr;
 }
 
@@ -74,8 +78,8 @@ const char* PrepareLoads(GemmParams* params, cudaStream_t stream, Sm90Loads* loa
 }
 
 // By one thread, early: what fetches a map first waits for memory.
-__device__ __forceinline__ void PrefetchMaps(const GemmParams& params, const Sm90Loads& loads) {
-  if (params.k > 0) {
+__device__ __forceinline__ void PrefetchMaps(const Sm90Loads& loads) {
+  if (loads.num_steps > 0) {
     PrefetchTensorMap(&loads.a);
     PrefetchTensorMap(&loads.b);
   }
@@ -88,7 +92,6 @@ struct Sm90Work {
   const Sm90Loads& loads;
   typename Kernel::Smem& smem;
   uint32_t rank;
-  int num_steps;
 
   // The tile of this CTA in its turn `turn`.
   __device__ __forceinline__ bool Has(int turn) const {
@@ -101,13 +104,32 @@ struct Sm90Work {
     return place;
   }
 
+  // As At, but found here, not where the compiler would rather have it.
+  __device__ __forceinline__ TilePlace FoundAt(int turn) const {
+    TilePlace place = At(turn);
+    place.m_index = CopyOfWord(place.m_index);
+    place.n_index = CopyOfWord(place.n_index);
+    return place;
+  }
+
+  // How long tiles stay in the L2 cache.
+  __device__ __forceinline__ CachePolicy PolicyOfA() const { return PolicyFor(loads.walk.num_n); }
+  __device__ __forceinline__ CachePolicy PolicyOfB() const { return PolicyFor(loads.walk.num_m); }
+
   __device__ __forceinline__ BatchPlace BatchPlaceOf(const TilePlace& place) const {
-    return BatchPlace::Of(params, place.matrix);
+    return loads.batch_axes.At(place.matrix);
   }
 
  private:
   __device__ __forceinline__ int Position(int turn) const {
     return (turn * gridDim.x + blockIdx.x) / Kernel::kClusterSize;
+  }
+
+  // What no other tile reads need not stay in the L2 cache.
+  static __device__ __forceinline__ CachePolicy PolicyFor(int num_readers) {
+    const CachePolicy kept = EvictLast();
+    const CachePolicy normal = EvictNormal();
+    return num_readers > 1 ? kept : normal;
   }
 };
 

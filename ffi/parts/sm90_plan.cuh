@@ -3,6 +3,7 @@
 
 #include "parts/batch.h"
 #include "parts/fragment.cuh"
+#include "parts/plain_product.cuh"
 #include "parts/sm90_loads.cuh"
 #include "parts/tensor_map.cuh"
 #include "ptx/tma.cuh"
@@ -17,40 +18,46 @@ enum class Loads {
   kByThreads,
 };
 
-// How operands are loaded; maps of outputs that TMA can address, and which matrix they are.
+// How operands are loaded and outputs stored.
 struct Sm90Plan {
   Sm90Loads loads;
-  CUtensorMap d;
-  CUtensorMap z;
-  // As z has them too.
+  OutputMaps outputs;
+  // Which of their matrices outputs take; z has them as d has.
   OwnMatrices d_matrices;
+  // Whether there is a product, which TMA stores as it is.
+  bool is_plain;
   // Of a and b with all of their matrices, where threads load them.
   int64_t a_bytes;
   int64_t b_bytes;
 };
 
-// Fills what the plan says of outputs. Returns null, or what went wrong.
-inline const char* MakeOutputMaps(const GemmParams& params, Sm90Plan* plan) {
+// Fills what the plan says of outputs, for operands of type T. Returns null, or what went wrong.
+template <typename T>
+const char* PlanOutputs(const GemmParams& params, Sm90Plan* plan) {
   const StoredSize size = {params.m, params.n};
+  OutputMaps& maps = plan->outputs;
+  maps.has_d = IsAlignedForTma(params.d);
+  maps.has_z = params.z.data != nullptr && IsAlignedForTma(params.z);
   plan->d_matrices = OwnMatrices::Of(params, params.d, size.rows);
+  plan->is_plain = params.k > 0 && maps.has_d && IsPlainProduct(params, DTypeOf<T>());
   const char* error = nullptr;
-  if (IsAlignedForTma(params.d)) {
-    error = MakeTensorMap(params, params.d, TmaDType(params.d.dtype), size, kWarpRows, &plan->d);
+  if (maps.has_d) {
+    error = MakeTensorMap(params, params.d, TmaDType(params.d.dtype), size, kWarpRows, &maps.d);
   }
-  if (error == nullptr && params.z.data != nullptr && IsAlignedForTma(params.z)) {
-    error = MakeTensorMap(params, params.z, TmaDType(params.z.dtype), size, kWarpRows, &plan->z);
+  if (error == nullptr && maps.has_z) {
+    error = MakeTensorMap(params, params.z, TmaDType(params.z.dtype), size, kWarpRows, &maps.z);
   }
   return error;
 }
 
 // By one thread, early: what fetches a map first waits for memory.
 template <class Kernel>
-__device__ __forceinline__ void PrefetchMaps(const GemmParams& params, const Sm90Plan& plan) {
+__device__ __forceinline__ void PrefetchMaps(const Sm90Plan& plan) {
   if constexpr (Kernel::kLoads == Loads::kByTma) {
-    PrefetchMaps(params, plan.loads);
+    PrefetchMaps(plan.loads);
   }
-  if (IsAlignedForTma(params.d)) {
-    PrefetchTensorMap(&plan.d);
+  if (plan.outputs.has_d) {
+    PrefetchTensorMap(&plan.outputs.d);
   }
 }
 

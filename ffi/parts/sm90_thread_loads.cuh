@@ -143,7 +143,7 @@ __device__ void ProduceByThreads(const Sm90Work<Kernel>& work, int warp, int lan
                                                       a_is_k ? params.k : params.m, warp, lane);
   OperandByThreads<Kernel::kBMajor, Kernel::kTileN> b(params.b, b_is_k ? params.n : params.k,
                                                       b_is_k ? params.k : params.n, warp, lane);
-  if (work.num_steps == 0) {
+  if (work.loads.num_steps == 0) {
     return;
   }
   auto& ring = work.smem.ring;
@@ -160,13 +160,13 @@ __device__ void ProduceByThreads(const Sm90Work<Kernel>& work, int warp, int lan
     }
     at.Next();
   };
-  const int last_depth = params.k - (work.num_steps - 1) * Kernel::kTileK;
+  const int last_depth = params.k - (work.loads.num_steps - 1) * Kernel::kTileK;
   for (int turn = 0; work.Has(turn); ++turn) {
     const TilePlace place = work.At(turn);
     const BatchPlace batch = work.BatchPlaceOf(place);
     a.Begin(batch, place.m_index * Kernel::kTileM);
     b.Begin(batch, place.n_index * Kernel::kTileN);
-    for (int step = 0; step < work.num_steps - 1; ++step) {
+    for (int step = 0; step < work.loads.num_steps - 1; ++step) {
       b.ReadAhead();
       fill_slot(std::false_type(), Kernel::kTileK, [&] { a.ReadOver(); });
       b.TakeAhead();

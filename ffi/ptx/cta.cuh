@@ -43,10 +43,11 @@ __device__ __forceinline__ uint32_t ClusterRank() {
   return rank;
 }
 
-// Waits for all threads of all CTAs of the cluster.
+// Waits for all threads of all CTAs of the cluster. What they have written is not visible to one
+// another by this alone: a release would wait until memory has it.
 __device__ __forceinline__ void SyncCluster() {
   asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.arrive.relaxed.aligned;\n"
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
 }

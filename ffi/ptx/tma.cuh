@@ -24,13 +24,13 @@ using CachePolicy = uint64_t;
 
 __device__ __forceinline__ CachePolicy EvictNormal() {
   CachePolicy policy;
-  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
 __device__ __forceinline__ CachePolicy EvictLast() {
   CachePolicy policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
@@ -82,11 +82,6 @@ __device__ __forceinline__ void CommitStores() {
 template <int kPending>
 __device__ __forceinline__ void WaitForStoresToRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-
-// Waits until all of this thread's stores have been written.
-__device__ __forceinline__ void WaitForStores() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 // Orders this thread's ordinary writes to shared memory before later reads of it by the copy engine

@@ -14,4 +14,9 @@ char* DynamicSharedMemory() {
   return emulator::current->cta->smem;
 }
 
+template <int kAlignment>
+char* KeptSharedMemory() {
+  return DynamicSharedMemory<kAlignment>();
+}
+
 }  // namespace jaxgemm

@@ -39,7 +39,6 @@ template <int kPending>
 void WaitForStoresToRead() {
   emulator::WaitForStores(kPending, true);
 }
-inline void WaitForStores() { emulator::WaitForStores(0, false); }
 
 inline void FenceAsyncProxy() { emulator::FenceAsync(); }
 
