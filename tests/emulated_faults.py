@@ -47,7 +47,7 @@ FAULTS = (
     Fault("halves_of_a_fragment_are_swapped", _MMA, "parts/swizzled_tile.cuh",
           "const int outer_half = kKFirst ?", "const int outer_half = !kKFirst ?"),
     Fault("rows_of_a_copy_do_not_end_in_zeros", _MMA, "parts/realign.cuh",
-          "= FirstHalves(unit, task.row_halves - column);", "= unit;"),
+          ": FirstHalves(whole, count);", ": whole;"),
     # The ring between TMA and wgmma.
     Fault("barriers_are_not_there_yet", _CLUSTER, _DENSE, "  SyncRings<Kernel>();\n", ""),
     Fault("barriers_are_not_visible", _CLUSTER, _DENSE, "    FenceBarrierInit();\n", ""),
