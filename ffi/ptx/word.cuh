@@ -39,6 +39,29 @@ __device__ __forceinline__ uint32_t CopyOfWord(uint32_t word) {
   return copy;
 }
 
+// Stores 16 bytes to global memory. Where `condition` is false nothing is written.
+__device__ __forceinline__ void StoreUnitIf(bool condition, void* to, const uint4& unit) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %0, 0;\n"
+      "@p st.global.v4.b32 [%1], {%2, %3, %4, %5};\n"
+      "}" ::"r"(static_cast<uint32_t>(condition)),
+      "l"(to), "r"(unit.x), "r"(unit.y), "r"(unit.z), "r"(unit.w)
+      : "memory");
+}
+
+__device__ __forceinline__ void StoreHalfIf(bool condition, void* to, uint16_t half) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %0, 0;\n"
+      "@p st.global.b16 [%1], %2;\n"
+      "}" ::"r"(static_cast<uint32_t>(condition)),
+      "l"(to), "h"(half)
+      : "memory");
+}
+
 // `address` is a SharedAddress.
 __device__ __forceinline__ void StoreSharedWord(uint32_t address, uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");

@@ -20,6 +20,23 @@ inline uint32_t LoadWordIf(uint32_t condition, const uint32_t* from, uint32_t ot
 inline uint32_t CopyOfWord(uint32_t word) { return word; }
 
 template <typename T>
+void StoreGlobalIf(bool condition, void* to, const T& value) {
+  if (!condition) {
+    return;
+  }
+  if (reinterpret_cast<uintptr_t>(to) % sizeof value != 0) {
+    emulator::Fail("st.global: %p is not aligned", to);
+  }
+  std::memcpy(to, &value, sizeof value);
+}
+inline void StoreUnitIf(bool condition, void* to, const uint4& unit) {
+  StoreGlobalIf(condition, to, unit);
+}
+inline void StoreHalfIf(bool condition, void* to, uint16_t half) {
+  StoreGlobalIf(condition, to, half);
+}
+
+template <typename T>
 void StoreShared(uint32_t address, T value) {
   char* to = emulator::SharedMemory(*emulator::current->cta, address, sizeof value, "st.shared");
   if (address % sizeof value != 0) {
