@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
   if (warpgroup < Kernel::kNumProducers) {
     ReleaseRegisters<Kernel::kProducerRegisters>();
     if constexpr (!Kernel::kByTma) {
-      ProduceByThreads(work, __shfl_sync(~0u, threadIdx.x / kWarpSize, 0), lane);
+      ProduceByThreads(work, plan, threadIdx.x);
     } else if (threadIdx.x < kWarpSize) {
       Produce(work, lane);
     }

@@ -20,12 +20,14 @@
 #include "parts/launch.cuh"
 #include "parts/shifted_unit.cuh"
 #include "parts/tensor_map.cuh"
+#include "ptx/word.cuh"
 
 namespace jaxgemm {
 
 // One operand: all of its matrices, which lie one after another.
 struct RealignTask {
-  HalvesRange from;
+  const uint16_t* from;
+  const uint16_t* end;
   uint4* to;
   int64_t row_halves;
   // Units of a row of the copy: first those that are full, then one of `last_halves`, then zeros.
@@ -40,8 +42,42 @@ struct RealignTasks {
   RealignTask of_operand[2];
 };
 
+// A unit of a copy, on its way from where it begins anywhere.
+struct UnitInFlight {
+  // The two units of memory that it lies in; or its own halves, where these are not both part of
+  // the operand: nothing outside of it is read.
+  bool by_units;
+  uint32_t words[8];
+  int shift;
+  // Halves that belong to the row.
+  int count;
+
+  __device__ __forceinline__ void Load(const RealignTask& task, uint32_t unit) {
+    const uint32_t row = task.units_per_row.Quotient(unit);
+    const uint32_t column = unit - row * task.units_per_row.size;
+    count = column < task.full_units_per_row    ? kUnitHalves
+            : column == task.full_units_per_row ? task.last_halves
+                                                : 0;
+    const uint16_t* from = task.from + row * task.row_halves + uint64_t{column} * kUnitHalves;
+    shift = ShiftOf(from);
+    const uint64_t first = reinterpret_cast<uint64_t>(from) / kUnitBytes * kUnitBytes;
+    by_units = (first >= reinterpret_cast<uint64_t>(task.from)) &
+               (first + 2 * kUnitBytes <= reinterpret_cast<uint64_t>(task.end));
+    LoadUnitsIf(by_units, reinterpret_cast<const void*>(first), words);
+    if (!by_units) {
+      LoadHalves(from, task.end, words);
+    }
+  }
+
+  // Waits for it.
+  __device__ __forceinline__ uint4 Take() {
+    const uint4 unit = by_units ? ShiftedUnit(words, shift) : JoinedHalves(words);
+    return count == kUnitHalves ? unit : FirstHalves(unit, count);
+  }
+};
+
 inline constexpr int kRealignThreads = 512;
-// Units of a thread, which are under way together.
+// Units of a thread, all of which are under way together.
 inline constexpr int kRealignUnits = 2;
 
 static __global__ __launch_bounds__(kRealignThreads) void RealignKernel(
@@ -49,27 +85,16 @@ static __global__ __launch_bounds__(kRealignThreads) void RealignKernel(
   const RealignTask& task = tasks.of_operand[blockIdx.y];
   const uint32_t first = blockIdx.x * (kRealignThreads * kRealignUnits) + threadIdx.x;
   UnitInFlight units[kRealignUnits];
-  int shifts[kRealignUnits];
-  uint32_t columns[kRealignUnits];
 #pragma unroll
   for (int i = 0; i < kRealignUnits; ++i) {
-    const uint32_t unit = first + i * kRealignThreads;
-    if (unit < task.num_units) {
-      const uint32_t row = task.units_per_row.Quotient(unit);
-      columns[i] = unit - row * task.units_per_row.size;
-      const uint16_t* from =
-          task.from.begin + row * task.row_halves + uint64_t{columns[i]} * kUnitHalves;
-      shifts[i] = ShiftOf(from);
-      units[i].Load(task.from, from);
+    if (first + i * kRealignThreads < task.num_units) {
+      units[i].Load(task, first + i * kRealignThreads);
     }
   }
 #pragma unroll
   for (int i = 0; i < kRealignUnits; ++i) {
-    const uint32_t unit = first + i * kRealignThreads;
-    if (unit < task.num_units) {
-      const uint4 whole = units[i].Take(shifts[i]);
-      const int count = columns[i] == task.full_units_per_row ? task.last_halves : 0;
-      task.to[unit] = columns[i] < task.full_units_per_row ? whole : FirstHalves(whole, count);
+    if (first + i * kRealignThreads < task.num_units) {
+      task.to[first + i * kRealignThreads] = units[i].Take();
     }
   }
 }
@@ -99,8 +124,8 @@ inline int64_t PlanRealign(const GemmParams& params, StoredSize size, int64_t of
     return -1;
   }
   task->row_halves = size.columns * halves;
-  task->from.begin = static_cast<const uint16_t*>(tensor->data);
-  task->from.end = task->from.begin + num_rows * task->row_halves;
+  task->from = static_cast<const uint16_t*>(tensor->data);
+  task->end = task->from + num_rows * task->row_halves;
   task->to = reinterpret_cast<uint4*>(static_cast<char*>(params.workspace) + offset);
   task->units_per_row = Divisor::Of(static_cast<uint32_t>(units_per_row));
   task->full_units_per_row = static_cast<uint32_t>(task->row_halves / kUnitHalves);

@@ -11,7 +11,7 @@ inline constexpr int kUnitBytes = 2 * kUnitHalves;
 
 // Where a unit begins in the one that memory has there, in halves.
 __device__ __forceinline__ int ShiftOf(const void* unit) {
-  return static_cast<int>(reinterpret_cast<uint64_t>(unit)) / 2 & (kUnitHalves - 1);
+  return reinterpret_cast<uint64_t>(unit) / 2 % kUnitHalves;
 }
 
 // Halves `shift` to `shift` + 7 of the 16 in `words`.
@@ -39,48 +39,17 @@ __device__ __forceinline__ uint4 FirstHalves(const uint4& unit, int count) {
   return make_uint4(word(unit.x, 0), word(unit.y, 2), word(unit.z, 4), word(unit.w, 6));
 }
 
-// All of an operand.
-struct HalvesRange {
-  const uint16_t* begin;
-  const uint16_t* end;
-};
-
-// A unit on its way to registers: the two units of memory that it lies in, or its own halves, where
-// those would reach out of the operand. Nothing outside of the operand is read. Many can be under
-// way in a thread: who takes one waits.
-class UnitInFlight {
- public:
-  // Begins to load the unit whose first half is at `from`, which is in the operand or after it.
-  __device__ __forceinline__ void Load(const HalvesRange& operand, const uint16_t* from) {
-    const uint64_t first = reinterpret_cast<uint64_t>(from) / kUnitBytes * kUnitBytes;
-    is_whole_ = (first >= reinterpret_cast<uint64_t>(operand.begin)) &
-                (first + 2 * kUnitBytes <= reinterpret_cast<uint64_t>(operand.end));
-    if (is_whole_) {
-      const uint4* units = reinterpret_cast<const uint4*>(first);
-      const uint4 low = __ldg(units);
-      const uint4 high = __ldg(units + 1);
-      words_[0] = low.x, words_[1] = low.y, words_[2] = low.z, words_[3] = low.w;
-      words_[4] = high.x, words_[5] = high.y, words_[6] = high.z, words_[7] = high.w;
-      return;
-    }
+// Begins to load the halves of a unit one by one, each to a word of its own; none from `end` on.
+__device__ __forceinline__ void LoadHalves(const uint16_t* from, const uint16_t* end,
+                                           uint32_t (&words)[8]) {
 #pragma unroll
-    for (int i = 0; i < kUnitHalves; ++i) {
-      words_[i] = from + i < operand.end ? __ldg(from + i) : 0;
-    }
+  for (int i = 0; i < kUnitHalves; ++i) {
+    words[i] = from + i < end ? __ldg(from + i) : 0;
   }
-
-  // `shift`: ShiftOf what was loaded.
-  __device__ __forceinline__ uint4 Take(int shift) {
-    if (is_whole_) {
-      return ShiftedUnit(words_, shift);
-    }
-    return make_uint4(words_[0] | words_[1] << 16, words_[2] | words_[3] << 16,
-                      words_[4] | words_[5] << 16, words_[6] | words_[7] << 16);
-  }
-
- private:
-  uint32_t words_[kUnitHalves];
-  bool is_whole_;
-};
+}
+__device__ __forceinline__ uint4 JoinedHalves(const uint32_t (&words)[8]) {
+  return make_uint4(words[0] | words[1] << 16, words[2] | words[3] << 16, words[4] | words[5] << 16,
+                    words[6] | words[7] << 16);
+}
 
 }  // namespace jaxgemm

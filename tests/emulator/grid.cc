@@ -118,8 +118,8 @@ bool CanRun(const Cta& cta, int warp) {
                      [](const auto& thread) { return CanRun(*thread); });
 }
 
-// Lets each lane of a warp that can go on do so until it waits. One that is woken meanwhile goes on
-// with those of its warp who have waited with it.
+// Lets each lane of a warp that can go on do so until it waits, or some of them. One that is woken
+// meanwhile goes on with those of its warp who have waited with it.
 void RunWarp(Cta& cta, int warp) {
   std::vector<Thread*> lanes;
   for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -132,6 +132,9 @@ void RunWarp(Cta& cta, int warp) {
     std::reverse(lanes.begin(), lanes.end());
   } else if (settings.order == Order::kAtRandom) {
     std::shuffle(lanes.begin(), lanes.end(), random_bits);
+    if (random_bits() % 8 == 0) {
+      lanes.resize(1 + random_bits() % lanes.size());
+    }
   }
   for (Thread* thread : lanes) {
     Resume(*thread);
