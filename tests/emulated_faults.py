@@ -48,7 +48,9 @@ FAULTS = (
     Fault("halves_of_a_fragment_are_swapped", _MMA, "parts/swizzled_tile.cuh",
           "const int outer_half = kKFirst ?", "const int outer_half = !kKFirst ?"),
     Fault("rows_of_a_copy_do_not_end_in_zeros", _MMA, "parts/realign.cuh",
-          "= FirstHalves(unit, task.row_halves - column);", "= unit;"),
+          "return count == kUnitHalves ? unit : FirstHalves(unit, count);", "return unit;"),
+    Fault("a_copy_reads_past_its_operand", _MMA, "parts/realign.cuh",
+          "first + 2 * kUnitBytes <=", "first + kUnitBytes <="),
     # The ring between TMA and wgmma.
     Fault("barriers_are_not_there_yet", _CLUSTER, _DENSE, "  SyncRings<Kernel>();\n", ""),
     Fault("barriers_are_not_visible", _CLUSTER, _DENSE, "    FenceBarrierInit();\n", ""),
@@ -77,9 +79,13 @@ FAULTS = (
     # Threads that load.
     Fault("wgmma_reads_without_a_fence", _THREADS, _MULTIPLIER, "      FenceAsyncProxy();\n", ""),
     Fault("a_warp_tells_for_others", _THREADS, "parts/sm90_thread_loads.cuh",
-          "    __syncwarp();\n    if (lane == 0) {", "    if (lane == 0) {"),
-    Fault("a_row_begins_a_word_later", _THREADS, "parts/line_loader.h",
-          "(lane_ >= first_lane ? 1 : 0)", "(lane_ > first_lane ? 1 : 0)"),
+          "      __syncwarp();\n      if (thread", "      if (thread"),
+    Fault("the_ends_of_an_operand_are_missing", _THREADS, "parts/sm90_thread_loads.cuh",
+          "      StoreEnds(to, depth);\n", ""),
+    Fault("a_step_reads_past_its_operand", _THREADS, "parts/sm90_thread_loads.cuh",
+          "offset + 2 * kUnitBytes <= end_", "offset + kUnitBytes <= end_"),
+    Fault("rows_do_not_end_in_zeros", _THREADS, "parts/sm90_thread_loads.cuh",
+          "if (depth < kStepDepth) {", "if (false) {"),
     # The epilogue.
     Fault("tma_stores_without_a_fence", _PLAIN, _FRAGMENT,
           "    FenceAsyncProxy();\n    __syncwarp();", "    __syncwarp();"),

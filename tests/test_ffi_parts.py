@@ -77,12 +77,6 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return _compiled(folder / "parts.cc", folder / "parts.so")
 
 
-@pytest.fixture(scope="module")
-def line_loader(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    target: Path = tmp_path_factory.mktemp("line_loader") / "line_loader.so"
-    return _compiled(Path(__file__).parent / "line_loader.cc", target)
-
-
 def _compiled(source: Path, target: Path) -> ctypes.CDLL:
     compiler = toolchain.find_cxx()
     assert compiler is not None
@@ -153,67 +147,6 @@ def test_a_matrix_of_the_batch_is_found_in_an_operand_that_has_some_of_its_axes(
         first = expected[matrix]
         own_matrix = first // (rows * columns)
         assert tuple(found) == (first, own_matrix, own_matrix)
-
-
-_GUARD = 0x7FA5
-
-
-def _placed(x: np.ndarray, start: int) -> np.ndarray:
-    """A copy that begins so many elements after a line of 128 bytes, between guards."""
-    block = np.full(x.size + 512, _GUARD, np.uint16)
-    line = -block.ctypes.data // 2 % 64
-    place = block[line + 128 + start :][: x.size].reshape(x.shape)
-    place[:] = x
-    return place
-
-
-def _unswizzled(tiles: np.ndarray) -> np.ndarray:
-    """Rows of 64 elements whose units of 8 are permuted by the row's place among 8."""
-    units = tiles.reshape(-1, 8, 8, 8)
-    row, unit = np.ogrid[:8, :8]
-    return units[:, row, unit ^ row].reshape(-1, 64)
-
-
-@pytest.mark.parametrize("tile_mn", [64, 128])
-@pytest.mark.parametrize("is_k_major", [True, False], ids=["k", "mn"])
-@pytest.mark.parametrize("start", [0, 1, 2, 7, 8, 33, 62, 63])
-def test_threads_load_tiles_of_rows_that_begin_anywhere(
-    line_loader: ctypes.CDLL, start: int, is_k_major: bool, tile_mn: int
-) -> None:
-    for rows, columns in ((1, 1), (1, 64), (3, 5), (130, 1), (66, 67), (64, 128), (200, 131)):
-        matrix = np.arange(1, rows * columns + 1, dtype=np.uint16).reshape(rows, columns)
-        placed = _placed(matrix, start)
-        # As rows along k, of which there are as many as tiles need.
-        along_k = matrix if is_k_major else matrix.T
-        num_mn, depth = along_k.shape
-        steps = -(-depth // 64)
-        for mn in range(0, num_mn, tile_mn):
-            tiles = np.full((steps, tile_mn, 64), _GUARD, np.uint16)
-            counts = np.zeros(2, np.int32)
-            arguments = (
-                is_k_major,
-                tile_mn,
-                ctypes.c_void_p(placed.ctypes.data),
-                rows,
-                columns,
-                mn,
-            )
-            line_loader.LoadTiles(
-                *arguments,
-                *(ctypes.c_void_p(x.ctypes.data) for x in (tiles, counts)),
-            )
-            assert list(counts) == [0, 0], "accesses outside of the matrix, slow ones"
-            found = np.stack([_unswizzled(tile) for tile in tiles])
-            if is_k_major:
-                found = found.transpose(1, 0, 2)
-            else:
-                # Parts of 64 along m or n, one after another.
-                parts = found.reshape(steps, tile_mn // 64, 64, 64)
-                found = parts.transpose(1, 3, 0, 2)
-            found = found.reshape(tile_mn, 64 * steps)[: num_mn - mn]
-            expected = np.zeros_like(found)
-            expected[:, :depth] = along_k[mn : mn + tile_mn]
-            np.testing.assert_array_equal(found, expected)
 
 
 def _found(function: Any, *args: int) -> list[int]:

@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
   if (warp < 4 * Kernel::kNumProducers) {
     ReleaseRegisters<Kernel::kProducerRegisters>();
     if constexpr (!Kernel::kByTma) {
-      ProduceByThreads(work, warp, lane);
+      ProduceByThreads(work, plan, threadIdx.x);
     } else if (warp == 0) {
       Produce(work, first, lane);
     }

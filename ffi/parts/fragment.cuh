@@ -13,6 +13,7 @@
 #include "ptx/matrix.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "ptx/word.cuh"
 
 namespace jaxgemm {
 
@@ -288,56 +289,75 @@ class WarpEpilogue {
     CommitStores();
   }
 
-  // By ordinary stores, for rows at any address: four rows at a time, eight lanes a row.
+  // By ordinary stores, for rows at any address: eight lanes a row, each of which reads two rows
+  // before it stores them.
   template <typename Bits>
   __device__ void StoreElements(const char* slot, const Tensor& tensor, int row, int column) const {
     constexpr int kHalves = sizeof(Bits) / 2;
-    const int num_rows = min(kWarpRows, params_.m - row);
-    const int num_halves = (params_.n - column) * kHalves;
+    constexpr int kRows = kWarpSize / kSlotUnits;
+    constexpr int kTurns = kWarpRows / (2 * kRows);
     const int64_t matrix = static_cast<int64_t>(d_matrix_) * params_.m;
-    const int64_t stride = tensor.row_stride * kHalves;
-    uint16_t* to = static_cast<uint16_t*>(tensor.data) + (matrix + row) * stride + column * kHalves;
+    const int64_t row_bytes = tensor.row_stride * sizeof(Bits);
+    const int num_halves = min((params_.n - column) * kHalves, kSlotUnits * kUnitHalves);
+    const int slot_row = lane_ / kSlotUnits;
+    int num_rows = params_.m - row - slot_row;
+    char* to = static_cast<char*>(tensor.data) + (matrix + row + slot_row) * row_bytes +
+               column * static_cast<int>(sizeof(Bits));
 #pragma unroll 1
-    for (int slot_row = lane_ / 8; slot_row < num_rows; slot_row += 4) {
-      StoreRow(slot, slot_row, to + slot_row * stride, num_halves);
+    for (int turn = 0; turn < kTurns; ++turn) {
+      SlotRow first = ReadRow(slot, slot_row, to, num_rows > 0 ? num_halves : 0);
+      SlotRow second = ReadRow(slot, slot_row + kRows, to + kRows * row_bytes,
+                               num_rows > kRows ? num_halves : 0);
+      StoreRow(first);
+      StoreRow(second);
+      num_rows -= 2 * kRows;
+      to += 2 * kRows * row_bytes;
+      slot += 2 * kRows * kSwizzleBytes;
     }
   }
 
-  // One lane's part of a row of a slot, of which `num_halves` belong to the matrix. Units that
-  // memory has are stored as such; the halves before the first of them and after the last one by
-  // one.
-  __device__ __forceinline__ void StoreRow(const char* slot, int slot_row, uint16_t* to,
-                                           int num_halves) const {
-    constexpr int kSlotHalves = kSwizzleBytes / 2;
-    constexpr int kUnits = kSlotHalves / kUnitHalves;
-    const int at = lane_ % kUnits;
-    const auto store_half = [&](int i) {
-      const char* chunk = Chunk(slot, slot_row, i / kUnitHalves);
-      to[i] = reinterpret_cast<const uint16_t*>(chunk)[i % kUnitHalves];
-    };
-    const int end = min(num_halves, kSlotHalves);
-    const int before = static_cast<int>(0 - reinterpret_cast<uint64_t>(to) / 2) & (kUnitHalves - 1);
+  static constexpr int kSlotUnits = kSwizzleBytes / kUnitBytes;
+
+  // A lane's part of a row of a slot, of which `num_halves` belong to the matrix: a unit as memory
+  // has them, and a half each of what is before the first of these and after the last one.
+  struct SlotRow {
+    char* to;
+    int num_halves;
+    int before;
+    int after;
     uint32_t words[8];
-    reinterpret_cast<uint4*>(words)[0] = *reinterpret_cast<const uint4*>(Chunk(slot, slot_row, at));
-    reinterpret_cast<uint4*>(words)[1] =
-        *reinterpret_cast<const uint4*>(Chunk(slot, slot_row, min(at + 1, kUnits - 1)));
-    if (before + (at + 1) * kUnitHalves <= end) {
-      reinterpret_cast<uint4*>(to + before)[at] = ShiftedUnit(words, before);
-    }
-    if (end == kSlotHalves) {
-      // Eight halves or none: one for each lane.
-      if (before != 0) {
-        store_half(at < before ? at : kSlotHalves - kUnitHalves + at);
-      }
-      return;
-    }
-    const int after = before + max(end - before, 0) / kUnitHalves * kUnitHalves;
-    if (at < min(before, end)) {
-      store_half(at);
-    }
-    if (after + at < end) {
-      store_half(after + at);
-    }
+    uint16_t half_before;
+    uint16_t half_after;
+  };
+
+  __device__ __forceinline__ SlotRow ReadRow(const char* slot, int slot_row, char* to,
+                                             int num_halves) const {
+    const int at = lane_ % kSlotUnits;
+    SlotRow row = {to, num_halves};
+    row.before = -ShiftOf(to) & (kUnitHalves - 1);
+    row.after = row.before + max(num_halves - row.before, 0) / kUnitHalves * kUnitHalves + at;
+    const auto unit = [&](int i) {
+      return *reinterpret_cast<const uint4*>(Chunk(slot, slot_row, i));
+    };
+    const auto half = [&](int i) {
+      const char* chunk = Chunk(slot, slot_row, i / kUnitHalves);
+      return reinterpret_cast<const uint16_t*>(chunk)[i % kUnitHalves];
+    };
+    reinterpret_cast<uint4*>(row.words)[0] = unit(at);
+    reinterpret_cast<uint4*>(row.words)[1] = unit(min(at + 1, kSlotUnits - 1));
+    row.half_before = half(at);
+    // Past the end of the slot any will do.
+    row.half_after = half(row.after % (kSlotUnits * kUnitHalves));
+    return row;
+  }
+
+  // Without a branch, so that no read has to wait for one.
+  __device__ __forceinline__ void StoreRow(SlotRow& row) const {
+    const int at = lane_ % kSlotUnits;
+    StoreUnitIf(row.before + (at + 1) * kUnitHalves <= row.num_halves,
+                row.to + (row.before + at * kUnitHalves) * 2, ShiftedUnit(row.words, row.before));
+    StoreHalfIf(at < min(row.before, row.num_halves), row.to + at * 2, row.half_before);
+    StoreHalfIf(row.after < row.num_halves, row.to + row.after * 2, row.half_after);
   }
 
   const GemmParams& params_;

@@ -16,21 +16,25 @@
 
 #include <algorithm>
 
+#include "parts/divisor.h"
 #include "parts/launch.cuh"
 #include "parts/shifted_unit.cuh"
 #include "parts/tensor_map.cuh"
+#include "ptx/word.cuh"
 
 namespace jaxgemm {
 
 // One operand: all of its matrices, which lie one after another.
 struct RealignTask {
   const uint16_t* from;
-  uint16_t* to;
-  int64_t num_halves;
+  const uint16_t* end;
+  uint4* to;
   int64_t row_halves;
-  // Units of a row of the copy, which are zero past the end of the row. None where the operand
-  // needs no copy.
-  uint32_t units_per_row;
+  // Units of a row of the copy: first those that are full, then one of `last_halves`, then zeros.
+  // None where the operand needs no copy.
+  Divisor units_per_row;
+  uint32_t full_units_per_row;
+  int last_halves;
   uint32_t num_units;
 };
 
@@ -38,63 +42,59 @@ struct RealignTasks {
   RealignTask of_operand[2];
 };
 
-// The unit that begins at a half, which may lie anywhere.
-__device__ __forceinline__ uint4 LoadUnaligned(const RealignTask& task, int64_t half) {
-  const uint64_t address = reinterpret_cast<uint64_t>(task.from + half);
-  const int shift = static_cast<int>(address % kTmaAlignment) / 2;
-  const int64_t first = half - shift;
+// A unit of a copy, on its way from where it begins anywhere.
+struct UnitInFlight {
+  // The two units of memory that it lies in; or its own halves, where these are not both part of
+  // the operand: nothing outside of it is read.
+  bool by_units;
   uint32_t words[8];
-  if (first >= 0 && first + 2 * kUnitHalves <= task.num_halves) {
-    const uint4* units = reinterpret_cast<const uint4*>(task.from + first);
-    const uint4 low = __ldg(units);
-    const uint4 high = __ldg(units + 1);
-    words[0] = low.x, words[1] = low.y, words[2] = low.z, words[3] = low.w;
-    words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
-    return ShiftedUnit(words, shift);
-  }
-  // At the ends of the operand nothing outside it is read.
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int64_t at = half + 2 * i;
-    const uint32_t low = at < task.num_halves ? task.from[at] : 0;
-    const uint32_t high = at + 1 < task.num_halves ? task.from[at + 1] : 0;
-    words[i] = low | high << 16;
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
-}
+  int shift;
+  // Halves that belong to the row.
+  int count;
 
-// The first `count` halves of a unit, and zeros.
-__device__ __forceinline__ uint4 FirstHalves(const uint4& unit, int64_t count) {
-  const auto word = [&](uint32_t bits, int first) {
-    return count > first + 1 ? bits : count > first ? bits & 0xffff : 0;
-  };
-  return make_uint4(word(unit.x, 0), word(unit.y, 2), word(unit.z, 4), word(unit.w, 6));
-}
+  __device__ __forceinline__ void Load(const RealignTask& task, uint32_t unit) {
+    const uint32_t row = task.units_per_row.Quotient(unit);
+    const uint32_t column = unit - row * task.units_per_row.size;
+    count = column < task.full_units_per_row    ? kUnitHalves
+            : column == task.full_units_per_row ? task.last_halves
+                                                : 0;
+    const uint16_t* from = task.from + row * task.row_halves + uint64_t{column} * kUnitHalves;
+    shift = ShiftOf(from);
+    const uint64_t first = reinterpret_cast<uint64_t>(from) / kUnitBytes * kUnitBytes;
+    by_units = (first >= reinterpret_cast<uint64_t>(task.from)) &
+               (first + 2 * kUnitBytes <= reinterpret_cast<uint64_t>(task.end));
+    LoadUnitsIf(by_units, reinterpret_cast<const void*>(first), words);
+    if (!by_units) {
+      LoadHalves(from, task.end, words);
+    }
+  }
 
-inline constexpr int kRealignThreads = 256;
-// Loads under way in a thread.
-inline constexpr int kRealignUnits = 4;
+  // Waits for it.
+  __device__ __forceinline__ uint4 Take() {
+    const uint4 unit = by_units ? ShiftedUnit(words, shift) : JoinedHalves(words);
+    return count == kUnitHalves ? unit : FirstHalves(unit, count);
+  }
+};
+
+inline constexpr int kRealignThreads = 512;
+// Units of a thread, all of which are under way together.
+inline constexpr int kRealignUnits = 2;
 
 static __global__ __launch_bounds__(kRealignThreads) void RealignKernel(
     const __grid_constant__ RealignTasks tasks) {
   const RealignTask& task = tasks.of_operand[blockIdx.y];
   const uint32_t first = blockIdx.x * (kRealignThreads * kRealignUnits) + threadIdx.x;
-  uint4 units[kRealignUnits];
+  UnitInFlight units[kRealignUnits];
 #pragma unroll
   for (int i = 0; i < kRealignUnits; ++i) {
-    const uint32_t unit = first + i * kRealignThreads;
-    if (unit < task.num_units) {
-      const uint32_t row = unit / task.units_per_row;
-      const int64_t column = static_cast<int64_t>(unit - row * task.units_per_row) * kUnitHalves;
-      const uint4 unit = LoadUnaligned(task, row * task.row_halves + column);
-      units[i] = FirstHalves(unit, task.row_halves - column);
+    if (first + i * kRealignThreads < task.num_units) {
+      units[i].Load(task, first + i * kRealignThreads);
     }
   }
 #pragma unroll
   for (int i = 0; i < kRealignUnits; ++i) {
-    const uint32_t unit = first + i * kRealignThreads;
-    if (unit < task.num_units) {
-      reinterpret_cast<uint4*>(task.to)[unit] = units[i];
+    if (first + i * kRealignThreads < task.num_units) {
+      task.to[first + i * kRealignThreads] = units[i].Take();
     }
   }
 }
@@ -123,11 +123,13 @@ inline int64_t PlanRealign(const GemmParams& params, StoredSize size, int64_t of
   if (num_rows * units_per_row > INT32_MAX) {
     return -1;
   }
-  task->from = static_cast<const uint16_t*>(tensor->data);
-  task->to = reinterpret_cast<uint16_t*>(static_cast<char*>(params.workspace) + offset);
-  task->num_halves = num_rows * size.columns * halves;
   task->row_halves = size.columns * halves;
-  task->units_per_row = static_cast<uint32_t>(units_per_row);
+  task->from = static_cast<const uint16_t*>(tensor->data);
+  task->end = task->from + num_rows * task->row_halves;
+  task->to = reinterpret_cast<uint4*>(static_cast<char*>(params.workspace) + offset);
+  task->units_per_row = Divisor::Of(static_cast<uint32_t>(units_per_row));
+  task->full_units_per_row = static_cast<uint32_t>(task->row_halves / kUnitHalves);
+  task->last_halves = static_cast<int>(task->row_halves % kUnitHalves);
   task->num_units = static_cast<uint32_t>(num_rows * units_per_row);
   tensor->data = task->to;
   tensor->row_stride = units_per_row * kUnitHalves / halves;

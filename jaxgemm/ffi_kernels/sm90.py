@@ -87,11 +87,10 @@ class Config:
         if not instances.by_name()[self.instance].loads_by_threads:
             return 1.0
         tile_m, tile_n, tile_k = self.cta_tile
-        # Cycles of a step. A row of 64 elements takes one to read, one to write, and one more where
-        # it begins in the middle of a word, as every other row of an odd stride does. An operand
-        # that is not along k takes 64 more; either may be so. Then wgmma reads both. It multiplies
-        # 2048 pairs a cycle.
-        loaded = 2.5 * (tile_m + tile_n) + 64
+        # Cycles of a step. A line of 64 elements takes two to read, because each unit of it lies in
+        # two of memory, and one to write. Then wgmma reads both operands. It multiplies 2048 pairs
+        # a cycle.
+        loaded = 3 * (tile_m + tile_n)
         read = tile_m + tile_n * tile_m / 64
         products = tile_m * tile_n * tile_k / 2048
         return max(1.0, (loaded + read) / products / _L1_SHARE)

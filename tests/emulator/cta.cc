@@ -15,6 +15,7 @@ long num_failures = 0;
 Thread* current = nullptr;
 std::vector<std::unique_ptr<Cta>> cluster;
 ThreadBarrier cluster_barrier;
+std::vector<std::pair<const char*, size_t>> readable;
 
 void Fail(const char* format, ...) {
   constexpr int kPrintedFailures = 5;
@@ -30,6 +31,16 @@ void Fail(const char* format, ...) {
   va_end(arguments);
   std::printf("\n");
   std::fflush(stdout);
+}
+
+void CheckRead(const void* from, size_t num_bytes) {
+  const char* at = static_cast<const char*>(from);
+  for (const auto& [data, size] : readable) {
+    if (at >= data && at + num_bytes <= data + size) {
+      return;
+    }
+  }
+  Fail("%zu bytes at %p are not all in one operand", num_bytes, from);
 }
 
 uint32_t SharedAddress(const void* smem) {

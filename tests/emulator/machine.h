@@ -22,7 +22,7 @@
 //   - races between instructions of different warps, other than in the orders that are tried: a
 //     thread runs until it waits, and what it writes is seen by all threads at once, so missing
 //     fences between threads do not show.
-//   - lanes of a warp that drift apart for longer than from one wait to the next.
+//   - lanes of a warp that drift apart between two waits.
 //   - who executes fence.proxy.async: whatever the CTA has written before is seen afterwards.
 //   - copies and products that are done in parts, other than a product's rows of each warp.
 //   - rounding inside of mma and wgmma, and of TMA to TF32: operands are small integers, whose sums
@@ -40,6 +40,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace emulator {
@@ -154,6 +155,11 @@ char* SharedMemory(Cta& cta, uint32_t address, int num_bytes, const char* instru
 // fence.
 void ReadAsync(Cta& cta, uint32_t address, void* to, int num_bytes, const char* instruction);
 void WriteAsync(Cta& cta, uint32_t address, const void* from, int num_bytes, const char* what);
+
+// Global memory that kernels may read, byte by byte; only loads that say what they read are checked.
+extern std::vector<std::pair<const char*, size_t>> readable;
+// Fails if bytes are read that are not all in one part of it.
+void CheckRead(const void* from, size_t num_bytes);
 
 // Waits until it is woken.
 void Wait(const char* instruction);

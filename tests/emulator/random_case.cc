@@ -49,6 +49,7 @@ class Case {
     }
     PickSizes();
     PickEpilogue();
+    readable.clear();
     for (int i = 0; i < kNumNames; ++i) {
       if (operands_[i].is_present) {
         MakeOperand(static_cast<Name>(i));
@@ -212,6 +213,7 @@ class Case {
       }
     }
     operand.buffer.Protect();
+    readable.emplace_back(operand.buffer.data(), operand.num_elements * item_bytes);
   }
 
   float PickElement(Name name) const {

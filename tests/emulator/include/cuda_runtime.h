@@ -36,6 +36,7 @@ T __shfl_sync(unsigned, T value, int lane) {
 
 template <typename T>
 T __ldg(const T* from) {
+  emulator::CheckRead(from, sizeof(T));
   return *from;
 }
 

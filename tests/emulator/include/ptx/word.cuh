@@ -3,21 +3,37 @@
 
 #include <cstring>
 
-#include "ptx/tma.cuh"
+#include "machine.h"
 
 namespace jaxgemm {
 
-inline uint32_t LoadWord(const uint32_t* from, CachePolicy) {
-  if (reinterpret_cast<uintptr_t>(from) % 4 != 0) {
-    emulator::Fail("ld.global: %p is not aligned", static_cast<const void*>(from));
+inline void LoadUnitsIf(bool condition, const void* from, uint32_t (&words)[8]) {
+  if (!condition) {
+    return;
   }
-  return *from;
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    emulator::Fail("ld.global: %p is not aligned", from);
+  }
+  emulator::CheckRead(from, sizeof words);
+  std::memcpy(words, from, sizeof words);
 }
-inline uint32_t LoadWordIf(uint32_t condition, const uint32_t* from, uint32_t otherwise,
-                           CachePolicy policy) {
-  return condition != 0 ? LoadWord(from, policy) : otherwise;
+
+template <typename T>
+void StoreGlobalIf(bool condition, void* to, const T& value) {
+  if (!condition) {
+    return;
+  }
+  if (reinterpret_cast<uintptr_t>(to) % sizeof value != 0) {
+    emulator::Fail("st.global: %p is not aligned", to);
+  }
+  std::memcpy(to, &value, sizeof value);
 }
-inline uint32_t CopyOfWord(uint32_t word) { return word; }
+inline void StoreUnitIf(bool condition, void* to, const uint4& unit) {
+  StoreGlobalIf(condition, to, unit);
+}
+inline void StoreHalfIf(bool condition, void* to, uint16_t half) {
+  StoreGlobalIf(condition, to, half);
+}
 
 template <typename T>
 void StoreShared(uint32_t address, T value) {
@@ -39,7 +55,6 @@ inline void LoadSharedWords(uint32_t& first, uint32_t& second, uint32_t address)
     std::memcpy(&second, from + 4, 4);
   }
 }
-inline void StoreSharedWord(uint32_t address, uint32_t word) { StoreShared(address, word); }
-inline void StoreSharedHalf(uint32_t address, uint16_t half) { StoreShared(address, half); }
+inline void StoreSharedUnit(uint32_t address, const uint4& unit) { StoreShared(address, unit); }
 
 }  // namespace jaxgemm
