@@ -78,7 +78,7 @@ struct UnitInFlight {
 
 inline constexpr int kRealignThreads = 512;
 // Units of a thread, all of which are under way together.
-inline constexpr int kRealignUnits = 2;
+inline constexpr int kRealignUnits = 1;
 
 static __global__ __launch_bounds__(kRealignThreads) void RealignKernel(
     const __grid_constant__ RealignTasks tasks) {

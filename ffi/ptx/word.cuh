@@ -45,6 +45,13 @@ __device__ __forceinline__ void StoreHalfIf(bool condition, void* to, uint16_t h
       : "memory");
 }
 
+// The word in a register of its own, from here on.
+__device__ __forceinline__ uint32_t CopyOfWord(uint32_t word) {
+  uint32_t copy;
+  asm volatile("mov.b32 %0, %1;" : "=r"(copy) : "r"(word));
+  return copy;
+}
+
 // `address` is a SharedAddress.
 __device__ __forceinline__ void StoreSharedUnit(uint32_t address, const uint4& unit) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(unit.x), "r"(unit.y),

@@ -35,6 +35,8 @@ inline void StoreHalfIf(bool condition, void* to, uint16_t half) {
   StoreGlobalIf(condition, to, half);
 }
 
+inline uint32_t CopyOfWord(uint32_t word) { return word; }
+
 template <typename T>
 void StoreShared(uint32_t address, T value) {
   char* to = emulator::SharedMemory(*emulator::current->cta, address, sizeof value, "st.shared");
