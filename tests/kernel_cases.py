@@ -245,6 +245,16 @@ ODD_CASES = {
     ),
     "large_tiles": KernelCase(m=384, n=520, k=100, extras=("bias",)),
 }
+# More tiles than an H200 has SMs, whatever their shape, and a k of more steps than a tile has
+# slices: grids that stay take several, and store one while they multiply the next.
+_BUSY = KernelCase(m=2312, n=2568, k=328)
+BUSY_CASES = {
+    **{f"busy_{x}": dataclasses.replace(_BUSY, layout=x) for x in ("NN", "NT", "TN", "TT")},
+    "busy_float16": dataclasses.replace(_BUSY, dtype="float16", out="float16"),
+    "busy_batch": KernelCase(m=520, n=776, k=392, batch=((5, "a d"), (4, "b d"))),
+    "busy_epilogue": dataclasses.replace(_BUSY, extras=EXTRAS, activation="gelu", save=True),
+    "busy_odd": KernelCase(m=2311, n=2565, k=329),
+}
 # Sizes that fill a device, for compiling every config and for timing.
 LARGE_CASES = {
     "4096": KernelCase(4096, 4096, 4096),

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,7 +30,14 @@ from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import cache, cost
 from tests import kernel_answers
-from tests.kernel_cases import EXTRAS, ODD_CASES, SMALL_CASES, KernelCase, in_float32
+from tests.kernel_cases import (
+    BUSY_CASES,
+    EXTRAS,
+    ODD_CASES,
+    SMALL_CASES,
+    KernelCase,
+    in_float32,
+)
 
 _H200 = device.named("h200")
 
@@ -49,11 +57,13 @@ def _why_not(kernel: Kernel, problem: Problem) -> str | None:
     return limits.why_not_problem(problem, kernel.name)
 
 
-def _accepted() -> list[Any]:
+def _accepted(
+    kernels: Sequence[Kernel] = KERNELS, cases: Mapping[str, KernelCase] | None = None
+) -> list[Any]:
     """Every kernel with every case that it accepts, whatever can be built here."""
     return [
         pytest.param(kernel, case, id=f"{kernel.name}-{name}")
-        for kernel, (name, case) in itertools.product(KERNELS, _cases().items())
+        for kernel, (name, case) in itertools.product(kernels, (cases or _cases()).items())
         if _why_not(kernel, case.problem()) is None
     ]
 
@@ -468,6 +478,19 @@ def test_every_config_is_right_on_a_gpu_with_the_same_bits(
         u_curved=kernel_answers.U_CURVED,
         slope_error=cublaslt.SLOPE_ERROR if is_library else 0.0,
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("kernel", "case"),
+    _accepted((sm90.KERNEL, sm90_tf32.KERNEL), {**BUSY_CASES, **in_float32(BUSY_CASES)}),
+)
+def test_a_grid_that_stays_stores_every_tile_in_its_place(kernel: Kernel, case: KernelCase) -> None:
+    problem, target = case.problem(), device.current()
+    if reason := kernel.why_not(problem, target):
+        pytest.skip(f"{target.name}: {reason}")
+    arrays = {n: _in_tf32(x) if n in ("a", "b") else x for n, x in case.arrays().items()}
+    kernel_answers.check_every_config(kernel, problem, arrays, u_curved=kernel_answers.U_CURVED)
 
 
 @pytest.mark.gpu
