@@ -3,6 +3,7 @@
 #pragma once
 
 #include "parts/fragment.cuh"
+#include "ptx/word.cuh"
 
 namespace jaxgemm {
 
@@ -23,8 +24,10 @@ class PackedTile {
         packed_[slice][i] = Pack<DTypeOf<T>()>(from[2 * i], from[2 * i + 1]);
       }
     }
-    row_ = row;
-    n_offset_ = n_offset;
+    // Copied here and not before: where the place of a tile was worked out before its products,
+    // ptxas 13.0.88 took it for that of the tile before it.
+    row_ = CopyOfWord(row);
+    n_offset_ = CopyOfWord(n_offset);
     num_stored_ = 0;
   }
 
