@@ -161,7 +161,7 @@ def run(name: str, problem: Problem, config: Config, operands: Operands) -> tupl
 
 KERNEL = Kernel(
     name=_NAME,
-    version=1,
+    version=2,
     why_not=_why_not,
     configs=_configs,
     run=functools.partial(run, _NAME),
