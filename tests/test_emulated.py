@@ -34,7 +34,6 @@ _SAMPLE = (
     "warptiled_64x64x16",
     "mma_sync_bf16_128x128_s3",
     "sm90_bf16_128x128_m2_turns",
-    "sm90_bf16_64x64_threads",
     "sm90_tf32_64x128",
 )
 
