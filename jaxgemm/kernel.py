@@ -24,7 +24,6 @@ class Config(Protocol):
       takes_turns: whether epilogues hide behind the products of other tiles.
       keeps_operands: whether loads ask L2 to keep what other tiles read too.
       copied_bytes: operands that are copied before the product.
-      main_loop_factor: time of the main loop over that of its products, where something else binds.
       only_measured: whether `auto` takes it only where a table says what it takes.
       waits_for_c: whether c is loaded in the epilogue only, and not while products run.
       mma_family: what it multiplies with, as in `Device.tflops`, where operands do not tell.

@@ -3,7 +3,7 @@
 Everything lies in one block, apart by guards, and all of it is NaN at first, outputs and workspace
 too. So a kernel that reads what it should not has NaN in its result, and one that writes where it
 should not is seen in a guard or an operand. Buffers begin at multiples of 16 bytes, and of no more,
-as XLA's may; operands can be made to begin anywhere.
+as XLA's may.
 """
 
 import ctypes
@@ -74,11 +74,11 @@ def _params(
     return params
 
 
-def _layout(sizes: Mapping[str, int], starts: Mapping[str, int]) -> tuple[dict[str, slice], int]:
+def _layout(sizes: Mapping[str, int]) -> tuple[dict[str, slice], int]:
     """Where each buffer of so many bytes lies, and the bytes of the whole."""
     places, end = {}, _GUARD_BYTES
     for name, size in sizes.items():
-        start = -(-end // 256) * 256 + starts.get(name, 16)
+        start = -(-end // 256) * 256 + 16
         places[name] = slice(start, start + size)
         end = start + size + _GUARD_BYTES
     return places, end + end % 2
@@ -92,7 +92,6 @@ def launch(
     *,
     workspace_bytes: int = 0,
     knobs: Sequence[int] = (),
-    start_bytes: int = 16,
 ) -> tuple[np.ndarray, ...]:
     """The outputs of one launch; an assertion fails if it wrote anywhere else.
 
@@ -103,13 +102,10 @@ def launch(
       arrays: the operands.
       workspace_bytes: what the kernel asks for.
       knobs: what its config says at run time.
-      start_bytes: where a and b begin, counted from a multiple of 256 bytes.
     """
     spec = problem.spec
     sizes = {name: problem.bytes_of(name) for name in (*spec.operands, *spec.outputs)}
-    places, num_bytes = _layout(
-        {**sizes, "workspace": workspace_bytes}, {"a": start_bytes, "b": start_bytes}
-    )
+    places, num_bytes = _layout({**sizes, "workspace": workspace_bytes})
     before = np.tile(_NAN.view(np.uint8), num_bytes // 2)
     for name in spec.operands:
         before[places[name]] = np.ascontiguousarray(arrays[name]).view(np.uint8).ravel()

@@ -23,8 +23,8 @@ class Fault:
 
 
 _PLAIN, _CLUSTER = "sm90_bf16_128x128", "sm90_bf16_128x128_m2_turns"
-_THREADS, _TF32 = "sm90_bf16_64x64_threads", "sm90_tf32_64x128"
 _MMA, _WARPTILED = "mma_sync_bf16_128x128_s3", "warptiled_64x64x16"
+_TF32 = "sm90_tf32_64x128"
 _DENSE, _FRAGMENT = "kernels/sm90_dense.cuh", "parts/fragment.cuh"
 _MULTIPLIER = "parts/dense_multiplier.cuh"
 _WAIT_AND_SYNC = "WaitForCopies<Shape::kStages - 2>();\n          __syncthreads();"
@@ -76,16 +76,6 @@ FAULTS = (
           "    FenceProducts();\n", ""),
     Fault("rows_of_a_lane_are_swapped", _TF32, "parts/register_rows.h",
           "lane / 4 % 2 * 8;", "(1 - lane / 4 % 2) * 8;"),
-    # Threads that load.
-    Fault("wgmma_reads_without_a_fence", _THREADS, _MULTIPLIER, "      FenceAsyncProxy();\n", ""),
-    Fault("a_warp_tells_for_others", _THREADS, "parts/sm90_thread_loads.cuh",
-          "      __syncwarp();\n      if (thread", "      if (thread"),
-    Fault("the_ends_of_an_operand_are_missing", _THREADS, "parts/sm90_thread_loads.cuh",
-          "      StoreEnds(to, depth);\n", ""),
-    Fault("a_step_reads_past_its_operand", _THREADS, "parts/sm90_thread_loads.cuh",
-          "offset + 2 * kUnitBytes <= end_", "offset + kUnitBytes <= end_"),
-    Fault("rows_do_not_end_in_zeros", _THREADS, "parts/sm90_thread_loads.cuh",
-          "if (depth < kStepDepth) {", "if (false) {"),
     # The epilogue.
     Fault("tma_stores_without_a_fence", _PLAIN, _FRAGMENT,
           "    FenceAsyncProxy();\n    __syncwarp();", "    __syncwarp();"),

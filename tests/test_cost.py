@@ -33,7 +33,6 @@ class Config:
     smem_bytes: int = 1000
     keeps_operands: bool = False
     waits_for_c: bool = False
-    main_loop_factor: float = 1.0
     # What the model does not read; two measured configs may differ only in it.
     consumers_along: str = "m"
 
@@ -107,15 +106,6 @@ def test_a_c_that_is_loaded_in_the_epilogue_costs_more_of_it():
     tile_us = (_estimate(problem, late).sm_us - _estimate(problem, early).sm_us) / 4
     # The weights of a byte differ by 5.5, for 128 x 256 elements of 2 bytes.
     assert tile_us == pytest.approx(5.5 * 128 * 256 * 2 * 3e-5)
-
-
-def test_a_main_loop_that_something_else_binds_takes_longer():
-    problem = KernelCase(4096, 4096, 4096).problem()
-    plain, bound = Config(), dataclasses.replace(Config(), main_loop_factor=3.0)
-    # Four waves; what follows the main loop is the same.
-    main_us = 2 * 128 * 256 * 4096 / (830e6 / 132 * 1.2)
-    difference = _estimate(problem, bound).sm_us - _estimate(problem, plain).sm_us
-    assert difference == pytest.approx(4 * 2 * main_us)
 
 
 def test_choice_among_our_kernels_is_near_the_best_that_the_tuner_saw():

@@ -33,8 +33,8 @@ _SAMPLE = (
     "tiled_bf16",
     "warptiled_64x64x16",
     "mma_sync_bf16_128x128_s3",
+    "sm90_bf16_128x64",
     "sm90_bf16_128x128_m2_turns",
-    "sm90_bf16_64x64_threads",
     "sm90_tf32_64x128",
 )
 
@@ -133,7 +133,7 @@ def _names(faults: Iterable[Fault]) -> list[str]:
 _SAMPLED_FAULTS = [
     fault
     for fault in FAULTS
-    if fault.name in ("a_tile_is_read_early", "wgmma_reads_without_a_fence")
+    if fault.name in ("a_tile_is_read_early", "tma_stores_without_a_fence")
 ]
 
 

@@ -308,10 +308,6 @@ def test_auto_leaves_the_lessons_to_those_who_name_them(
 def test_hopper_kernels_answer_where_pallas_declines(
     case: KernelCase, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timed = {
-        n: dataclasses.replace(row, unmeasured=False) for n, row in instances.by_name().items()
-    }
-    monkeypatch.setattr(instances, "by_name", lambda: timed)
     for name in ("why_not", "why_not_built"):
         monkeypatch.setattr(library, name, lambda: None)
     # A kernel holds the function itself.
@@ -366,10 +362,6 @@ def test_hopper_kernel_asks_for_room_for_rows_that_tma_cannot_address(
     assert asked == [num_bytes]
 
 
-def _by_threads(config: sm90.Config) -> bool:
-    return instances.by_name()[config.instance].loads_by_threads
-
-
 def test_what_was_never_timed_is_left_to_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     row, *rest = instances.of_kernel("cuda.sm90.dense")
     untimed = {row.name: dataclasses.replace(row, unmeasured=True)}
@@ -398,34 +390,6 @@ def test_what_was_never_timed_is_left_to_tables(monkeypatch: pytest.MonkeyPatch)
     timed = cache.Tables(user=cache.Table((entry,)))
     assert plan(timed, (first, *others)).choices[0].config == first
     dispatch.forget()
-
-
-@pytest.mark.parametrize(
-    ("case", "offered"),
-    [
-        (KernelCase(m=33, n=65, k=127), True),
-        (KernelCase(m=33, n=64, k=127), True),
-        (KernelCase(m=33, n=64, k=128), False),
-        (KernelCase(m=33, n=65, k=0), False),
-        (KernelCase(m=2048, n=2049, k=2047), True),
-        (KernelCase(m=4096, n=2049, k=2047), False),
-    ],
-    ids=str,
-)
-def test_threads_load_where_tma_cannot_and_need_no_room(case: KernelCase, offered: bool) -> None:
-    configs = sm90.KERNEL.configs(case.problem(), _H200)
-    found = [config for config in configs if _by_threads(config)]
-    assert bool(found) == offered
-    assert {config.copied_bytes for config in found} <= {0}
-    assert len(found) < len(configs)
-
-
-@pytest.mark.parametrize(("size", "by_threads"), [(201, True), (1001, True), (4095, False)])
-def test_threads_load_small_problems_and_large_ones_are_copied(size: int, by_threads: bool) -> None:
-    problem = KernelCase(size, size, size).problem()
-    configs = sm90.KERNEL.configs(problem, _H200)
-    (best, _), *_ = cost.ranked(problem, configs, _H200, sm90.KERNEL.efficiency)
-    assert _by_threads(best) == by_threads
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What kernels behind XLA's FFI leave alone: graphs, streams, and memory that is not theirs."""
 
 import ctypes
-import itertools
 import pathlib
 import subprocess
 import tempfile
@@ -165,20 +164,6 @@ def test_a_kernel_touches_only_its_own_memory(
                     kernel.run(case.problem(), config, {})
                 for instance, options in asked:
                     _check_launch(loaded, case, instance, **options)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-def test_threads_load_operands_that_begin_anywhere(layout: str) -> None:
-    rows = [row for row in instances.of_kernel("cuda.sm90.dense") if row.loads_by_threads]
-    assert rows
-    loaded = ctypes.CDLL(str(library.ensure_built(build.cuda_recipe(library.archs()))))
-    for row in rows:
-        for start_bytes, (m, n, k) in itertools.product(
-            (0, 2, 66, 126), ((129, 257, 63), (1, 1, 1), (300, 8, 200), (65, 67, 1000))
-        ):
-            case = KernelCase(m, n, k, layout, dtype=row.dtype, out=row.dtype)
-            _check_launch(loaded, case, row.name, knobs=(1,), start_bytes=start_bytes)
 
 
 # A product in the way of a kernel, and one that writes a row too many.

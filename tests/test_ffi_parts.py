@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxgemm.ffi_kernels import cublaslt, instances, library, limits, realign, sm90, toolchain
+from jaxgemm.ffi_kernels import cublaslt, instances, library, limits, realign, toolchain
 from jaxgemm.ffi_kernels.instances import Instance
 from tests.direct_launch import GemmParams
 
@@ -230,11 +230,6 @@ def test_lanes_that_read_at_once_read_from_different_banks(
         ("parts/tensor_map.cuh", "kTmaAlignment", realign._UNIT_BYTES),
         ("parts/realign.cuh", "kLineUnits", realign._LINE_UNITS),
         ("parts/realign.cuh", "kFewestLines", realign._FEWEST_LINES),
-        (
-            "parts/sm90_thread_loads.cuh",
-            "kMaxThreadLoadedBytes",
-            f"{sm90._MAX_THREAD_LOADED_BYTES >> 20} << 20",
-        ),
         ("cublaslt/matmul.cc", "kNumAlgorithms", cublaslt._NUM_ALGORITHMS),
         ("cublaslt/api.cc", "kLibraryName", f'"{cublaslt._LIBRARY}"'),
     ],
@@ -252,13 +247,11 @@ def _by_template(row: Instance) -> dict[str, object]:
     name, *values = re.findall(r"\w+", row.template)
     if name == "Sm90Dense":
         m, n, stages, *cluster = map(int, values[1:6])
-        turns, loads = values[6] == "true", values[7:]
+        turns = values[6] == "true"
         facts: dict[str, object] = {"cta_tile": (m, n, 64), "stages": stages, "takes_turns": turns}
         # A consumer of whole tiles holds all of their accumulators, else half of them.
         plain = m // 64 * n // (1 if turns else 2) > 256
         facts |= {"cluster": tuple(cluster), "only_plain": plain, "archs": ("90a",)}
-        assert loads in ([], ["Loads", "kByThreads"])
-        facts["loads_by_threads"] = bool(loads)
     elif name == "Sm90Tf32":
         columns, *stages, cluster = map(int, values)
         return {

@@ -26,10 +26,8 @@
 // next one, and to load what the epilogue reads.
 //
 // Every m, n and k is taken. Operands that TMA cannot address are copied to the workspace first
-// (parts/realign.cuh), or else threads load them (Loads::kByThreads, parts/sm90_thread_loads.cuh):
-// two warpgroups load, one multiplies. L1 binds that, so it is for problems whose copies would take
-// longer. Outputs that TMA cannot address are stored by ordinary stores. The one knob is the width
-// of the strips in which it walks over tiles (parts/tile_walk.cuh).
+// (parts/realign.cuh); such outputs are stored by ordinary stores. The one knob is the width of the
+// strips in which it walks over tiles (parts/tile_walk.cuh).
 //
 // Limit now: power. At 4096³ the Tensor Cores are busy 9 cycles in 10, and the clock sinks.
 #pragma once
@@ -44,20 +42,19 @@
 #include "parts/plain_product.cuh"
 #include "parts/sm90_loads.cuh"
 #include "parts/sm90_plan.cuh"
-#include "parts/sm90_thread_loads.cuh"
 
 namespace jaxgemm {
 
 // kTileM, kTileN: tile of a CTA. kClusterM, kClusterN: CTAs of a cluster side by side, one is 1.
 template <typename T, int kTileM, int kTileN, int kStages, int kClusterM, int kClusterN,
-          bool kTurns, Loads kLoads = Loads::kByTma>
+          bool kTurns>
 struct Sm90Dense {
   static const char* Launch(const GemmParams& params, cudaStream_t stream);
 };
 
 // The kernel for one pair of layouts.
 template <typename T_, Major kAMajor_, Major kBMajor_, int kTileM_, int kTileN_, int kStages_,
-          int kClusterM_, int kClusterN_, bool kTurns_, Loads kLoads_>
+          int kClusterM_, int kClusterN_, bool kTurns_>
 struct Sm90DenseForm {
   using T = T_;
   static constexpr Major kAMajor = kAMajor_;
@@ -70,16 +67,12 @@ struct Sm90DenseForm {
   static constexpr int kClusterN = kClusterN_;
   static constexpr int kClusterSize = kClusterM * kClusterN;
   static constexpr bool kTurns = kTurns_;
-  static constexpr Loads kLoads = kLoads_;
-  static constexpr bool kByTma = kLoads == Loads::kByTma;
 
-  // Warpgroups.
-  static constexpr int kNumConsumers = kByTma ? 2 : 1;
-  static constexpr int kNumProducers = kByTma ? 1 : kLoadingWarps / 4;
-  static constexpr int kNumThreads = (kNumConsumers + kNumProducers) * kWarpgroupSize;
-  // 128 threads of each warpgroup together hold at most 65536 registers.
-  static constexpr int kProducerRegisters = kByTma ? 40 : 160;
-  static constexpr int kConsumerRegisters = kByTma ? 232 : 184;
+  static constexpr int kNumConsumers = 2;
+  static constexpr int kNumThreads = (kNumConsumers + 1) * kWarpgroupSize;
+  // 128 threads of each role together hold at most 65536 registers.
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
 
   // Rows of a tile that one consumer multiplies, 64 with each instruction.
   static constexpr int kConsumerRows = kTurns ? kTileM : kTileM / kNumConsumers;
@@ -95,9 +88,6 @@ struct Sm90DenseForm {
   static constexpr bool kOnlyPlain = kParts * kTileN > 256;
   static_assert(kParts * kTileN <= 384, "a thread has registers for 192 accumulators");
   static_assert(kClusterSize <= 2 && kStages >= 2, "the forms that are written and tested");
-  static_assert(kByTma || (kClusterSize == 1 && !kTurns), "one consumer, of slots of its own CTA");
-  static_assert(kNumProducers * kProducerRegisters + kNumConsumers * kConsumerRegisters <= 512,
-                "an SM has 512 registers for each of 128 threads");
 
   struct alignas(kSwizzleAtomBytes) Smem {
     alignas(kSwizzleAtomBytes) char a[kStages][ATile::kBytes];
@@ -245,27 +235,20 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
   if (warp == 0) {
     first = work.FoundAt(0);
   } else if (warp == 1 && lane == 0) {
-    PrefetchMaps<Kernel>(plan);
+    PrefetchMaps(plan);
   } else if (warp == 2 && lane == 0) {
-    MakeRing(smem.ring, Kernel::kByTma ? 1 : kLoadingWarps,
-             Kernel::kReaders * 4 * Kernel::kClusterSize);
+    MakeRing(smem.ring, Kernel::kReaders * 4 * Kernel::kClusterSize);
     FenceBarrierInit();
   }
   SyncRings<Kernel>();
-  if (warp < 4 * Kernel::kNumProducers) {
+  if (warp < 4) {
     ReleaseRegisters<Kernel::kProducerRegisters>();
-    if constexpr (!Kernel::kByTma) {
-      ProduceByThreads(work, plan, threadIdx.x);
-    } else if (warp == 0) {
+    if (warp == 0) {
       Produce(work, first, lane);
     }
   } else {
     TakeRegisters<Kernel::kConsumerRegisters>();
-    const int consumer = warp / 4 - Kernel::kNumProducers;
-    if constexpr (!Kernel::kByTma) {
-      const int consumer_thread = threadIdx.x - Kernel::kNumProducers * kWarpgroupSize;
-      PrefetchOperands(params, plan, consumer_thread, Kernel::kNumConsumers * kWarpgroupSize);
-    }
+    const int consumer = warp / 4 - 1;
     if (Kernel::kOnlyPlain || plan.is_plain) {
       ConsumePlain(work, plan, consumer, warp % 4, lane);
     } else if constexpr (!Kernel::kOnlyPlain) {
@@ -284,11 +267,7 @@ const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
   Sm90Plan plan = {};
   const char* error = PlanWalk<Kernel>(params, &plan.loads);
   if (error == nullptr) {
-    if constexpr (Kernel::kByTma) {
-      error = PrepareLoads<Kernel>(&params, stream, &plan.loads);
-    } else {
-      error = PlanThreadLoads(params, &plan);
-    }
+    error = PrepareLoads<Kernel>(&params, stream, &plan.loads);
   }
   if (error == nullptr) {
     error = PlanOutputs<typename Kernel::T>(params, &plan);
@@ -302,13 +281,13 @@ const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
 }
 
 template <typename T, int kTileM, int kTileN, int kStages, int kClusterM, int kClusterN,
-          bool kTurns, Loads kLoads>
-const char* Sm90Dense<T, kTileM, kTileN, kStages, kClusterM, kClusterN, kTurns, kLoads>::Launch(
+          bool kTurns>
+const char* Sm90Dense<T, kTileM, kTileN, kStages, kClusterM, kClusterN, kTurns>::Launch(
     const GemmParams& params, cudaStream_t stream) {
   return LaunchForLayouts(params, [&](auto a_major, auto b_major) {
-    return LaunchSm90Dense<
-        Sm90DenseForm<T, decltype(a_major)::value, decltype(b_major)::value, kTileM, kTileN,
-                      kStages, kClusterM, kClusterN, kTurns, kLoads>>(params, stream);
+    return LaunchSm90Dense<Sm90DenseForm<T, decltype(a_major)::value, decltype(b_major)::value,
+                                         kTileM, kTileN, kStages, kClusterM, kClusterN, kTurns>>(
+        params, stream);
   });
 }
 

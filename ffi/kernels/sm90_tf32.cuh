@@ -288,8 +288,8 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
     PrefetchMaps(loads);
   } else if (warp == 3 && lane == 0) {
     constexpr int kNumWarps = Kernel::kNumConsumers * 4;
-    MakeRing(smem.row_ring, 1, kNumWarps);
-    MakeRing(smem.column_ring, 1, kNumWarps * Kernel::kClusterSize);
+    MakeRing(smem.row_ring, kNumWarps);
+    MakeRing(smem.column_ring, kNumWarps * Kernel::kClusterSize);
     FenceBarrierInit();
   }
   SyncRings<Kernel>();

@@ -10,7 +10,6 @@
 #include "ptx/cta.cuh"
 #include "ptx/descriptor.cuh"
 #include "ptx/mbarrier.cuh"
-#include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace jaxgemm {
@@ -117,11 +116,6 @@ class DenseMultiplier {
     using ATile = typename Kernel::ATile;
     using BTile = typename Kernel::BTile;
     WaitBarrier(&work_.smem.ring.full[at_.stage], at_.parity);
-    if constexpr (!Kernel::kByTma) {
-      // What threads have written becomes visible to wgmma. It is up to the one who reads: in those
-      // who write, the fence would wait for the loads that they have under way.
-      FenceAsyncProxy();
-    }
     const uint64_t a = ATile::Descriptor(work_.smem.a[at_.stage], FirstRow());
     const uint64_t b = BTile::Descriptor(work_.smem.b[at_.stage], 0);
     FenceProducts();

@@ -2,7 +2,6 @@
 //
 //     barrier   from → to              arrivals                       protects
 //     full      producer → consumers   1, and the bytes of a stage    a slot before it is read
-//               where threads fill it  1 for each of their warps
 //     empty     consumers → producer   1 for each warp that reads it  a slot before it is refilled
 //
 // A slot that CTAs of a cluster fill for one another is read by consumers of all of them.
@@ -18,12 +17,12 @@ struct Ring {
   uint64_t empty[kStages];
 };
 
-// Makes the barriers, for so many that arrive when they have filled a slot, and so many that have
-// read it. By one thread, before any other uses them.
+// Makes the barriers, for so many that arrive when they have read a slot. By one thread, before any
+// other uses them.
 template <int kStages>
-__device__ __forceinline__ void MakeRing(Ring<kStages>& ring, int num_fillers, int num_readers) {
+__device__ __forceinline__ void MakeRing(Ring<kStages>& ring, int num_readers) {
   for (int stage = 0; stage < kStages; ++stage) {
-    InitBarrier(&ring.full[stage], num_fillers);
+    InitBarrier(&ring.full[stage], 1);
     InitBarrier(&ring.empty[stage], num_readers);
   }
 }

@@ -10,14 +10,6 @@
 
 namespace jaxgemm {
 
-// Who loads a and b.
-enum class Loads {
-  // The copy engine. Operands that it cannot address are copied first (parts/realign.cuh).
-  kByTma,
-  // Threads of the producer, whatever addresses they have (parts/sm90_thread_loads.cuh).
-  kByThreads,
-};
-
 // How operands are loaded and outputs stored.
 struct Sm90Plan {
   Sm90Loads loads;
@@ -26,9 +18,6 @@ struct Sm90Plan {
   OwnMatrices d_matrices;
   // Whether there is a product, which TMA stores as it is.
   bool is_plain;
-  // Of a and b with all of their matrices, where threads load them.
-  int64_t a_bytes;
-  int64_t b_bytes;
 };
 
 // Fills what the plan says of outputs, for operands of type T. Returns null, or what went wrong.
@@ -51,11 +40,8 @@ const char* PlanOutputs(const GemmParams& params, Sm90Plan* plan) {
 }
 
 // By one thread, early: what fetches a map first waits for memory.
-template <class Kernel>
 __device__ __forceinline__ void PrefetchMaps(const Sm90Plan& plan) {
-  if constexpr (Kernel::kLoads == Loads::kByTma) {
-    PrefetchMaps(plan.loads);
-  }
+  PrefetchMaps(plan.loads);
   if (plan.outputs.has_d) {
     PrefetchTensorMap(&plan.outputs.d);
   }

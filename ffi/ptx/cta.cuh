@@ -61,9 +61,4 @@ __device__ __forceinline__ void PrefetchToL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// As PrefetchToL2; the cache gives up other lines first.
-__device__ __forceinline__ void PrefetchToL2AndKeep(const void* address) {
-  asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(address));
-}
-
 }  // namespace jaxgemm

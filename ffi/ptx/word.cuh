@@ -1,5 +1,5 @@
-// Words and units of 16 bytes: from and to global memory under a condition, to and from shared
-// memory. Where a condition is false nothing is accessed.
+// Words and units of 16 bytes: from and to global memory under a condition, and from shared memory.
+// Where a condition is false nothing is accessed.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -52,14 +52,7 @@ __device__ __forceinline__ uint32_t CopyOfWord(uint32_t word) {
   return copy;
 }
 
-// `address` is a SharedAddress.
-__device__ __forceinline__ void StoreSharedUnit(uint32_t address, const uint4& unit) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(unit.x), "r"(unit.y),
-               "r"(unit.z), "r"(unit.w)
-               : "memory");
-}
-
-// Loads two words that begin at a multiple of 8 bytes.
+// Loads two words that begin at a multiple of 8 bytes. `address` is a SharedAddress.
 __device__ __forceinline__ void LoadSharedWords(uint32_t& first, uint32_t& second,
                                                 uint32_t address) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"

@@ -35,8 +35,6 @@ class Instance:
       takes_turns: whether warpgroups take whole tiles in turns.
       only_plain: whether it computes a · b alone, in the dtype of a, with rows of d that are a
         multiple of 16 bytes long.
-      loads_by_threads: whether threads load a and b, which may then have rows that TMA cannot
-        address.
       unmeasured: whether no GPU has timed it yet: `auto` then takes it only where a table says so.
       mma: whether its machine code must have tensor-core instructions.
       archs: the architectures it can be compiled for, as in "90a".
@@ -54,7 +52,6 @@ class Instance:
     cluster: tuple[int, int] = (1, 1)
     takes_turns: bool = False
     only_plain: bool = False
-    loads_by_threads: bool = False
     unmeasured: bool = False
     mma: bool = False
     archs: tuple[str, ...] = DEFAULT_ARCHS

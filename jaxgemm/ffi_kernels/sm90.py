@@ -1,10 +1,9 @@
 """The Hopper kernel in CUDA C++: TMA, warp roles and wgmma, for every size.
 
 It takes what `pallas.hopper.dense` takes, but for gated products and TF32, which is sm90_tf32.py's;
-and problems with rows that TMA cannot address: those of a and b are copied to a workspace first, or
-threads load them, which is for small problems; those of d and z are written by ordinary stores. Its
-loads tell the L2 cache what to keep, which Pallas cannot say; the epilogue of the Pallas kernel is
-compiled for its problem.
+and problems with rows that TMA cannot address: those of a and b are copied to a workspace first,
+those of d and z are written by ordinary stores. Its loads tell the L2 cache what to keep, which
+Pallas cannot say; the epilogue of the Pallas kernel is compiled for its problem.
 """
 
 import dataclasses
@@ -27,10 +26,6 @@ _CAPABILITY = (9, 0)
 _STRIP_COLUMNS = 2048
 # As in ffi/parts/sm90_loads.cuh, where a place past the last tile must be a number too.
 MAX_TILES = 2**30 - 1
-# As kMaxThreadLoadedBytes in ffi/parts/sm90_thread_loads.cuh.
-_MAX_THREAD_LOADED_BYTES = 16 << 20
-# Where threads load, the share of its cycles in which L1 can be kept busy. Not measured.
-_L1_SHARE = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +42,7 @@ class Config:
         products.
       smem_bytes: shared memory of one CTA.
       strip_width: tiles of clusters that lie next to each other along n and are computed together.
-      copied_bytes: operands with rows that TMA cannot address, which are copied first; none where
-        threads load them.
+      copied_bytes: operands with rows that TMA cannot address, which are copied first.
     """
 
     instance: str
@@ -81,20 +75,6 @@ class Config:
         """Whether `auto` takes it only where a table says what it takes."""
         return instances.by_name()[self.instance].unmeasured
 
-    @property
-    def main_loop_factor(self) -> float:
-        """Time of the main loop over that of its products: where threads load, L1 binds it."""
-        if not instances.by_name()[self.instance].loads_by_threads:
-            return 1.0
-        tile_m, tile_n, tile_k = self.cta_tile
-        # Cycles of a step. A line of 64 elements takes two to read, because each unit of it lies in
-        # two of memory, and one to write. Then wgmma reads both operands. It multiplies 2048 pairs
-        # a cycle.
-        loaded = 3 * (tile_m + tile_n)
-        read = tile_m + tile_n * tile_m / 64
-        products = tile_m * tile_n * tile_k / 2048
-        return max(1.0, (loaded + read) / products / _L1_SHARE)
-
 
 def _why_not(problem: Problem, device: Device) -> str | None:
     return (
@@ -107,19 +87,11 @@ def _why_not(problem: Problem, device: Device) -> str | None:
 
 def _configs(problem: Problem, device: Device) -> tuple[Config, ...]:
     dtype = problem.dtype("a").name
-    copied = realign.workspace_bytes(problem)
     return tuple(
         config_of(row, problem, device)
         for row in instances.of_kernel(_NAME)
-        if row.dtype == dtype
-        and (not row.only_plain or _is_plain(problem))
-        and (not row.loads_by_threads or (copied > 0 and _threads_can_load(problem)))
+        if row.dtype == dtype and (not row.only_plain or _is_plain(problem))
     )
-
-
-def _threads_can_load(problem: Problem) -> bool:
-    """As `PlanThreadLoads` in ffi/parts/sm90_thread_loads.cuh asks of a and b."""
-    return problem.bytes_of("a") + problem.bytes_of("b") <= _MAX_THREAD_LOADED_BYTES
 
 
 def _is_plain(problem: Problem) -> bool:
@@ -143,7 +115,7 @@ def config_of(row: instances.Instance, problem: Problem, device: Device) -> Conf
         takes_turns=row.takes_turns,
         smem_bytes=row.smem_bytes,
         strip_width=math.ceil(strip_columns / (row.cta_tile[1] * cluster_n)),
-        copied_bytes=0 if row.loads_by_threads else realign.workspace_bytes(problem),
+        copied_bytes=realign.workspace_bytes(problem),
     )
 
 

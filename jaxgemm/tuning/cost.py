@@ -242,7 +242,6 @@ def estimate(problem: Problem, config: Any, device: Device, efficiency: float) -
     # A config that does not say what it multiplies with uses what the operands are made for.
     rate = device.peak_tflops(getattr(config, "mma_family", mma_family(problem))) * 1e6
     main_us = tile_flops / (rate / device.num_sms * efficiency * _FULL_CLOCK_GAIN)
-    main_us *= getattr(config, "main_loop_factor", 1.0)
     sm_us = _sm_us(main_us, _epilogue_us(problem, config), grid.full_waves, config)
     reuse = tile_m * tile_n * width / (tile_m + tile_n * width)
     power_us = max(bounds.flops / rate, grid.tiles * tile_flops / rate)

@@ -156,7 +156,8 @@ char* SharedMemory(Cta& cta, uint32_t address, int num_bytes, const char* instru
 void ReadAsync(Cta& cta, uint32_t address, void* to, int num_bytes, const char* instruction);
 void WriteAsync(Cta& cta, uint32_t address, const void* from, int num_bytes, const char* what);
 
-// Global memory that kernels may read, byte by byte; only loads that say what they read are checked.
+// Global memory that kernels may read, byte by byte; only loads that say what they read are
+// checked.
 extern std::vector<std::pair<const char*, size_t>> readable;
 // Fails if bytes are read that are not all in one part of it.
 void CheckRead(const void* from, size_t num_bytes);

@@ -26,6 +26,5 @@ template <int kRegisters>
 void TakeRegisters() {}
 inline void PrefetchToL1(const void*) {}
 inline void PrefetchToL2(const void*) {}
-inline void PrefetchToL2AndKeep(const void*) {}
 
 }  // namespace jaxgemm

@@ -37,16 +37,6 @@ inline void StoreHalfIf(bool condition, void* to, uint16_t half) {
 
 inline uint32_t CopyOfWord(uint32_t word) { return word; }
 
-template <typename T>
-void StoreShared(uint32_t address, T value) {
-  char* to = emulator::SharedMemory(*emulator::current->cta, address, sizeof value, "st.shared");
-  if (address % sizeof value != 0) {
-    emulator::Fail("st.shared: address %u is not aligned", address);
-  }
-  if (to != nullptr) {
-    std::memcpy(to, &value, sizeof value);
-  }
-}
 inline void LoadSharedWords(uint32_t& first, uint32_t& second, uint32_t address) {
   const char* from = emulator::SharedMemory(*emulator::current->cta, address, 8, "ld.shared");
   if (address % 8 != 0) {
@@ -57,6 +47,5 @@ inline void LoadSharedWords(uint32_t& first, uint32_t& second, uint32_t address)
     std::memcpy(&second, from + 4, 4);
   }
 }
-inline void StoreSharedUnit(uint32_t address, const uint4& unit) { StoreShared(address, unit); }
 
 }  // namespace jaxgemm
