@@ -72,9 +72,12 @@ __device__ __forceinline__ void WaitBarrier(uint64_t* barrier, uint32_t parity) 
   }
 }
 
-// As WaitBarrier, for producers: in builds with JAXGEMM_WATCHDOG a wait without end traps, so that
-// tests of a kernel that hangs end with an error. A producer's last waits are for consumers to
-// finish, so this finds their hangs too; in their own code it would cost them registers.
+// As WaitBarrier, for producers, by all lanes of a warp. They go on together: one that was left two
+// phases behind would wait for the next end of its parity, which may never come.
+//
+// In builds with JAXGEMM_WATCHDOG a wait without end traps, so that tests of a kernel that hangs
+// end with an error. A producer's last waits are for consumers to finish, so this finds their hangs
+// too; in their own code it would cost them registers.
 __device__ __forceinline__ void WaitBarrierGuarded(uint64_t* barrier, uint32_t parity) {
 #if defined(JAXGEMM_WATCHDOG)
   constexpr int kMaxAttempts = 1 << 24;
@@ -86,6 +89,7 @@ __device__ __forceinline__ void WaitBarrierGuarded(uint64_t* barrier, uint32_t p
 #else
   WaitBarrier(barrier, parity);
 #endif
+  __syncwarp();
 }
 
 }  // namespace jaxgemm

@@ -24,6 +24,9 @@ inline void ArriveAtPeer(uint64_t* barrier, uint32_t rank) {
 inline void WaitBarrier(uint64_t* barrier, uint32_t parity) {
   emulator::WaitMbarrier(SharedAddress(barrier), parity);
 }
-inline void WaitBarrierGuarded(uint64_t* barrier, uint32_t parity) { WaitBarrier(barrier, parity); }
+inline void WaitBarrierGuarded(uint64_t* barrier, uint32_t parity) {
+  WaitBarrier(barrier, parity);
+  __syncwarp();
+}
 
 }  // namespace jaxgemm
