@@ -117,6 +117,8 @@ _REFUSED = {
     "role": ({"operands": "a b q"}, "operands: got 'q'"),
     "twice": ({"operands": "a b b"}, "each other name at most once"),
     "as_output": ({"outputs": "bias"}, "operands and outputs"),
+    "z_as_operand": ({"operands": "a b z"}, "operands and outputs"),
+    "sum": ({"outputs": "d_sum"}, "outputs: got 'd_sum'"),
     "count": ({"operands": "a b"}, "got 3 operands and 1 outputs, expected 2 and 1"),
     "batch_without_d": ({"batch": "a b"}, "batch: got axis 'a b', expected d"),
     "too_many_axes": ({"batch": "d;d;d;d;d"}, "batch: got 5 axes, expected at most 4"),
