@@ -160,8 +160,8 @@ def mlp(
 ) -> jax.Array:
     """act(x·w_up + bias_up)·w_down + bias_down: two calls of `gemm`, differentiated as one.
 
-    The backward pass multiplies by the slope of the activation, and sums for bias_up, where it
-    multiplies by w_down: what is between is not written to memory and not rounded.
+    The backward pass multiplies by the slope of the activation where it multiplies by w_down: what
+    is between is not written to memory and not rounded.
 
     Args:
       x: (..., m, k).

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tests.kernel_cases import EXTRAS, PULLBACK, KernelCase
+from tests.kernel_cases import EXTRAS, KernelCase
 
 IN_FLOAT32: dict[str, Any] = {"dtype": "float32", "out": "float32", "dtypes": ()}
 INT8 = KernelCase(m=20, n=24, k=32, layout="NT", dtype="int8", out="int32")
@@ -13,19 +13,6 @@ OWN_CASES = {
     "gelu_with_z": KernelCase(m=24, n=40, k=32, extras=EXTRAS, activation="gelu", save=True),
     "gelu_with_z_batch": KernelCase(
         m=24, n=40, k=32, extras=("bias",), activation="gelu", save=True, batch=((3, "a bias d"),)
-    ),
-    "pullback": KernelCase(m=24, n=40, k=32, layout="NT", extras=PULLBACK, activation="gelu"),
-    "pullback_and_sum": KernelCase(
-        m=24, n=40, k=32, layout="NT", extras=("z",), activation="gelu", sums="bfloat16"
-    ),
-    "pullback_and_sum_batch": KernelCase(
-        m=24,
-        n=40,
-        k=32,
-        extras=PULLBACK,
-        activation="gelu",
-        sums="bfloat16",
-        batch=((3, "a d d_sum z"), (2, "alpha b beta d d_sum z")),
     ),
     "beta_alone": KernelCase(m=24, n=40, k=32, extras=("c", "beta"), batch=((3, "a d"),)),
     "alpha_alone": KernelCase(m=24, n=40, k=32, extras=("alpha",), activation="relu"),

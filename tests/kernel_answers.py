@@ -1,9 +1,8 @@
 """The float64 answer of a dense or gated `Problem`, label by label, and checks against it.
 
-The bound is that of oracle.py. Three of its terms depend on the kernel, so callers give them:
-`u_mul`, the unit roundoff with which operands are multiplied (0: as stored), `u_curved`, that of a
-curved activation (0 asks for one that is as good as its pre-activation), and `slope_error`, how far
-the slope that a pullback multiplies by may be off besides its rounding to float32.
+The bound is that of oracle.py. Two of its terms depend on the kernel, so callers give them:
+`u_mul`, the unit roundoff with which operands are multiplied (0: as stored), and `u_curved`, that
+of a curved activation (0 asks for one that is as good as its pre-activation).
 """
 
 import dataclasses
@@ -28,7 +27,6 @@ def answers(
     *,
     u_mul: float = 0.0,
     u_curved: float = 0.0,
-    slope_error: float = 0.0,
 ) -> dict[str, oracle.Answer]:
     """The answer of every output, with all labels of d."""
     if problem.spec.gated:
@@ -57,7 +55,7 @@ def answers(
     units = 4 * math.sqrt(max(1, problem.k)) * 2.0**-24 + 2 * u_mul
     slack = np.broadcast_to(units * size, z.shape)
     if spec.pullback:
-        d, d_slack = _pulled_back(problem, get("z"), z, slack, slope_error)
+        d, d_slack = _pulled_back(problem, get("z"), z, slack)
         found = {"d": oracle.Answer(d, d_slack, z, slack)}
         return _with_sum(problem, found)
     d, d_slack = oracle.activated(spec.activation, z, slack, u_curved / 4)
@@ -74,13 +72,12 @@ def _pulled_back(
     z: np.ndarray,
     product: np.ndarray,
     slack: np.ndarray,
-    slope_error: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """act'(z) · product, and its error: of the product, and of evaluating act' in float32."""
     activation = problem.spec.activation
     z = np.broadcast_to(z, product.shape)
     slope = oracle.ACTIVATIONS[activation][1](z)
-    error = (16 * 2.0**-24 * oracle.slope(activation, z) + slope_error) * np.abs(product)
+    error = 16 * 2.0**-24 * oracle.slope(activation, z) * np.abs(product)
     return slope * product, np.abs(slope) * slack + error
 
 

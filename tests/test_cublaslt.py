@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from benchmarks import cublaslt as benchmark
 from benchmarks import manifest
 from benchmarks.runner import Options, Runner
-from jaxgemm import device
+from jaxgemm import device, dispatch, remainder
 from jaxgemm.ffi_kernels import build, cublaslt, instances, library
 from jaxgemm.ffi_kernels.toolchain import BuildError
 from jaxgemm.kernel import Operands
+from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
+from jaxgemm.tuning import cache
 from tests import kernel_answers
 from tests.cublaslt_cases import FLOAT64, FP8, FP8_CASES, IN_FLOAT32, INT8, OWN_CASES
 from tests.kernel_cases import ODD_CASES, SMALL_CASES, KernelCase
@@ -121,8 +124,6 @@ _ASKED = {
     ),
     "gelu": (dataclasses.replace(_SMALL, activation="gelu"), "epilogue=32 ", "pointers=host"),
     "gelu_with_z": (OWN_CASES["gelu_with_z"], "epilogue=164 ", "pointers=device"),
-    "pullback": (OWN_CASES["pullback"], "epilogue=192 transposed=10 ", "pointers=device batch=1"),
-    "pullback_and_sum": (OWN_CASES["pullback_and_sum"], "epilogue=208 ", "pointers=host batch=1"),
     "c": (dataclasses.replace(_SMALL, extras=("c",)), "epilogue=1 ", "pointers=host batch=1"),
     "alpha": (dataclasses.replace(_SMALL, extras=("alpha",)), "epilogue=1 ", "pointers=device"),
     "tf32": (dataclasses.replace(_SMALL, **IN_FLOAT32), "epilogue=1 ", "compute=77"),
@@ -280,10 +281,7 @@ def test_the_library_is_looked_for_in_a_package(
     cublaslt.find.cache_clear()
 
 
-def _pullback(**fields: Any) -> KernelCase:
-    return KernelCase(extras=("z",), activation="gelu", **fields)
-
-
+_PULLBACK = KernelCase(extras=("z",), activation="gelu")
 _DECLINED: dict[str, tuple[KernelCase, str]] = {
     "gated": (SMALL_CASES["gated"], "b_up is present"),
     "summed": (KernelCase(batch=((3, "a b"),)), "summed over"),
@@ -301,29 +299,11 @@ _DECLINED: dict[str, tuple[KernelCase, str]] = {
         "z is bfloat16: the library needs float32",
     ),
     "z_rows": (KernelCase(n=12, activation="gelu", save=True), "n = 12: of z the library needs"),
-    "relu_pullback": (
-        KernelCase(extras=("z",), activation="relu"),
-        "activation is relu: the library keeps where it is flat as bits, and does not read z",
-    ),
-    "silu_pullback": (KernelCase(extras=("z",), activation="silu"), "activation is silu"),
-    "pullback_z": (_pullback(dtypes=(("z", "float32"),)), "z is float32: the library needs"),
-    "pullback_float32": (_pullback(**IN_FLOAT32), "slope of gelu is off by up to 2e-05"),
-    "pullback_rows": (_pullback(n=12), "n = 12: of z the library needs rows of a multiple of 8"),
-    "pullback_fp8": (
-        dataclasses.replace(FP8, extras=("z",), activation="gelu", dtypes=(("z", "bfloat16"),)),
-        "multiplies no such products by the slope of gelu",
-    ),
-    "pullback_float64": (
-        dataclasses.replace(FLOAT64, extras=("z",), activation="gelu"),
-        "applies no activation",
-    ),
+    "pullback": (_PULLBACK, "z is given: the library has no slope but that of gelu"),
+    "pullback_relu": (dataclasses.replace(_PULLBACK, activation="relu"), "z is given"),
+    "pullback_float32": (dataclasses.replace(_PULLBACK, **IN_FLOAT32), "off by up to 1.6e-5"),
+    "pullback_and_sum": (dataclasses.replace(_PULLBACK, sums="bfloat16"), "z is given"),
     "sum": (KernelCase(sums="bfloat16"), "sums only what it multiplies by the slope of gelu"),
-    "sum_dtype": (_pullback(sums="float32"), "d_sum is float32: the library writes bfloat16"),
-    "sum_of_a_batch": (
-        _pullback(sums="bfloat16", batch=((3, "b d z"),)),
-        "batch axis 0 of 3 is summed over in d_sum",
-    ),
-    "sum_of_nothing": (_pullback(m=0, sums="bfloat16"), "m is 0: the library sums nothing"),
     "int8_layout": (dataclasses.replace(INT8, layout="NN"), "k as their last dimension"),
     "int8_rows": (dataclasses.replace(INT8, k=30), "k = 30: for int8 the library needs"),
     "int8_alpha": (dataclasses.replace(INT8, extras=("alpha",)), "does not scale"),
@@ -340,6 +320,24 @@ def test_what_the_library_has_no_form_for_is_declined(name: str) -> None:
     assert reason is not None
     assert text in reason
     assert not reason.endswith(".")
+
+
+@pytest.mark.parametrize("fields", [{}, IN_FLOAT32], ids=["bfloat16", "float32"])
+def test_backward_epilogues_are_left_to_others(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "why_not", lambda: None)
+    monkeypatch.setattr(cublaslt, "why_not_found", lambda: None)
+    problem = dataclasses.replace(_PULLBACK, layout="NT", sums="bfloat16", **fields).problem()
+    plans = {
+        backend: dispatch.plan(problem, _H200, Policy(backend=backend, strict=True), cache.Tables())
+        for backend in ("auto", "cublaslt")
+    }
+    auto, named = plans["auto"], plans["cublaslt"]
+    assert (auto.kernel.name, auto.problem) == ("pallas.hopper.dense", remainder.simpler(problem))
+    assert dict(auto.reasons)["cublaslt"].startswith("z is given")
+    assert (named.kernel.name, named.problem.spec.operands) == ("cublaslt", ("a", "b"))
+    assert (named.problem.dtype("d"), named.problem.spec.activation) == (jnp.float32, None)
 
 
 def test_batch_invariance_is_declined() -> None:

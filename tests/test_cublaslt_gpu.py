@@ -10,7 +10,7 @@ import pytest
 
 from jaxgemm import device
 from jaxgemm.ffi_kernels import cublaslt
-from jaxgemm.tuning import gate, search
+from jaxgemm.tuning import gate
 from tests import kernel_answers
 from tests.cublaslt_cases import FP8_CASES, OWN_CASES
 from tests.kernel_cases import EXTRAS, KernelCase
@@ -41,7 +41,6 @@ def test_every_algorithm_is_right_on_a_gpu_and_repeats_its_bits(name: str) -> No
                 outputs,
                 u_mul=u_mul,
                 u_curved=kernel_answers.U_CURVED,
-                slope_error=cublaslt.SLOPE_ERROR,
             )
             _poison()
             for again, first in zip(run(arrays), outputs, strict=True):
@@ -82,21 +81,6 @@ def test_memory_that_beta_hides_is_not_read_on_a_gpu(name: str) -> None:
         _poison()
         [d] = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))(arrays)
         assert gate.answer(problem, arrays).error(d) <= 1, config
-
-
-@pytest.mark.gpu
-def test_sums_of_many_rows_are_right_and_repeat_their_bits_on_a_gpu() -> None:
-    case = KernelCase(8192, 1024, 512, "NT", extras=("z",), activation="gelu", sums="bfloat16")
-    problem, arrays = case.problem(), case.arrays()
-    answers = search.answers_of(problem, arrays)
-    for config in cublaslt.KERNEL.configs(problem, device.current()):
-        run = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))
-        outputs = run(arrays)
-        for name, answer, output in zip(problem.spec.outputs, answers, outputs, strict=True):
-            assert answer.error(output) <= 1, (config, name)
-        for _ in range(10):
-            for again, first in zip(run(arrays), outputs, strict=True):
-                np.testing.assert_array_equal(np.asarray(again), np.asarray(first), str(config))
 
 
 @pytest.mark.gpu

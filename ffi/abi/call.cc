@@ -20,7 +20,7 @@ const ffi::TypeInfo Call::info = ffi::MakeTypeInfo<Call>();
 namespace {
 
 constexpr std::array<std::string_view, kNumRoles> kRoleNames = {
-    "a", "b", "c", "bias", "alpha", "beta", "d", "z", "d_sum", "workspace"};
+    "a", "b", "c", "bias", "alpha", "beta", "d", "z", "workspace"};
 constexpr std::array<std::string_view, 8> kActivationNames = {
     "", "relu", "gelu", "gelu_exact", "silu", "sigmoid", "tanh", "relu2"};
 
@@ -126,8 +126,8 @@ struct Labels {
 
 Labels LabelsOf(const Call& call, Role role) {
   Labels labels;
-  // z is laid out as d is, if it is an output.
-  const Role owner = role == Role::kZ && !call.pullback ? Role::kD : role;
+  // z is laid out as d is.
+  const Role owner = role == Role::kZ ? Role::kD : role;
   for (size_t axis = 0; axis < call.batch.size(); ++axis) {
     if ((call.batch[axis] & Bit(owner)) != 0) {
       labels.Add(kBatch + static_cast<int>(axis));
@@ -138,7 +138,7 @@ Labels LabelsOf(const Call& call, Role role) {
   const Major major = role == Role::kA ? call.a_major : call.b_major;
   if (role == Role::kWorkspace) {
     labels.Add(kWorkspaceBytes);
-  } else if (role == Role::kBias || role == Role::kDSum) {
+  } else if (role == Role::kBias) {
     labels.Add(kN);
   } else if (is_operand) {
     const int own = role == Role::kA ? kM : kN;
@@ -219,7 +219,6 @@ class BufferReader {
     params.activation = call_.activation;
     params.clamp_low = call_.clamp[0];
     params.clamp_high = call_.clamp[1];
-    params.pullback = call_.pullback;
     params.a = Get(Role::kA);
     params.b = Get(Role::kB);
     params.c = Get(Role::kC);
@@ -228,7 +227,6 @@ class BufferReader {
     params.beta = Get(Role::kBeta);
     params.d = Get(Role::kD);
     params.z = Get(Role::kZ);
-    params.d_sum = Get(Role::kDSum);
     params.workspace = Get(Role::kWorkspace).data;
     params.workspace_bytes = std::max<int64_t>(0, sizes_[kWorkspaceBytes]);
     params.num_knobs = static_cast<int32_t>(call_.knobs.size());
@@ -272,8 +270,7 @@ ffi::Error CheckRoles(const Call& call) {
   uint32_t seen = 0;
   const auto add = [&](const std::vector<Role>& roles, bool outputs) {
     return std::all_of(roles.begin(), roles.end(), [&](Role role) {
-      const bool may_be_here = (role >= Role::kD) == outputs || role == Role::kZ;
-      const bool fits = may_be_here && (seen & Bit(role)) == 0;
+      const bool fits = (role >= Role::kD) == outputs && (seen & Bit(role)) == 0;
       seen |= Bit(role);
       return fits;
     });
@@ -283,11 +280,6 @@ ffi::Error CheckRoles(const Call& call) {
   if (!fits || (seen & needed) != needed) {
     return InvalidArgument(
         "operands and outputs: expected a and b, d, and each other name at most once");
-  }
-  const auto has_sum = [](uint32_t axis) { return (axis & Bit(Role::kDSum)) != 0; };
-  if ((seen & Bit(Role::kDSum)) != 0 &&
-      !std::all_of(call.batch.begin(), call.batch.end(), has_sum)) {
-    return InvalidArgument("batch: expected d_sum, as d, among the names of every axis");
   }
   return ffi::Error::Success();
 }
@@ -346,7 +338,6 @@ ffi::ErrorOr<std::unique_ptr<Call>> DecodeCall(ffi::Dictionary attributes) {
   call->b_major = *b_major;
   call->activation = *activation;
   std::copy(clamp->begin(), clamp->end(), call->clamp.begin());
-  call->pullback = std::count(operands->begin(), operands->end(), Role::kZ) > 0;
   call->knobs.assign(knobs->begin(), knobs->end());
   ffi::Error roles = CheckRoles(*call);
   if (roles.failure()) {

@@ -3,7 +3,6 @@
 //     z[b…, m, n] = alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n] + bias[b…, n]
 //     d[b…, m, n] = clamp(act(z[b…, m, n]))
 //
-// or, as a pullback, act'(z[b…, m, n]) in place of act(…), times what stands in the brackets.
 // No XLA header and no CUDA header: the CPU handler and device code read the same struct.
 #pragma once
 
@@ -13,7 +12,7 @@ namespace jaxgemm {
 
 // Raised whenever this file changes, or the attributes of a call, or what a kernel expects of its
 // knobs and its workspace. ABI_VERSION in jaxgemm/ffi_kernels/library.py is the same number.
-inline constexpr int32_t kAbiVersion = 3;
+inline constexpr int32_t kAbiVersion = 4;
 inline constexpr int kMaxBatchAxes = 4;
 inline constexpr int kMaxKnobs = 8;
 
@@ -62,8 +61,6 @@ struct GemmParams {
   // Between which the result is kept; infinite where there is no bound.
   float clamp_low;
   float clamp_high;
-  // Whether z is an operand, and d is a product times the slope of the activation at z.
-  bool pullback;
 
   Tensor a;
   Tensor b;
@@ -72,8 +69,7 @@ struct GemmParams {
   Tensor alpha;  // scalar in the accumulator dtype, on the device
   Tensor beta;   // scalar in the accumulator dtype, on the device; 0 means that c is not read
   Tensor d;      // (m, n)
-  Tensor z;      // (m, n): what the activation is applied to; an output, or with `pullback` read
-  Tensor d_sum;  // (n): the sum of the rows of d, rounded or not
+  Tensor z;      // (m, n): what the activation is applied to, an output
 
   // Scratch memory that this call owns while it runs; its contents are undefined.
   void* workspace;

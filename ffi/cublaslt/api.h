@@ -74,11 +74,8 @@ enum Epilogue : uint32_t {
   kPlain = 1,
   kRelu = 2,
   kBias = 4,
-  kSumsD = 16,
   kGelu = 32,
-  kSlopeOfGelu = 64,
-  // What gelu is applied to is another matrix: written with kGelu, read with kSlopeOfGelu.
-  kHasInput = 128,
+  kSavesInput = 128,
 };
 
 struct Algorithm {
