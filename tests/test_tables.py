@@ -314,6 +314,26 @@ def test_a_newer_entry_replaces_the_older_one_and_no_other(home: Path) -> None:
     assert {x.name for x in home.iterdir() if x.suffix != ".lock"} == names
 
 
+def test_entries_of_versions_with_fewer_fields_are_the_same_and_the_last_one_counts(
+    home: Path,
+) -> None:
+    def measured(time_us: float, config: Config, time: str) -> Any:
+        entry = entry_of(product(), config, time_us)
+        return dataclasses.replace(entry, measured=(("time", f"2026-01-01T{time}"),))
+
+    first, last = measured(20.0, SMALL, "10:00"), measured(30.0, TALL, "11:00")
+    older = cache._entry_to_json(first)
+    del older["problem"]["spec"]["clamp"]
+    home.mkdir(parents=True)
+    path = home / "nvidia_h200.v1.json"
+    for items in ([older, cache._entry_to_json(last)], [cache._entry_to_json(last), older]):
+        path.write_text(json.dumps({**GOOD, "entries": items}))
+        assert cache.load(path, "nvidia_h200").entries == (last,)
+    path.write_text(json.dumps({**GOOD, "entries": [older]}))
+    cache.save([last], "nvidia_h200")
+    assert json.loads(path.read_text())["entries"] == [cache._entry_to_json(last)]
+
+
 def test_a_lock_that_is_not_released_is_one_warning_and_no_wait_without_end(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

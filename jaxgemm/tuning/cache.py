@@ -264,13 +264,9 @@ def parse(text: str, device_name: str) -> tuple[list[Any], str | None]:
 def load(path: Path, device_name: str) -> Table:
     """The table in a file; empty if there is none, or, with a warning, if it cannot be used."""
     data, fault = _read(path, device_name)
-    entries: dict[str, Entry] = {}
+    entries, refused = _entries(data)
     faults = [] if fault is None else [fault]
-    for item in data:
-        try:
-            entries[_key(item)] = _entry_from_json(item)
-        except (ValueError, TypeError) as error:
-            faults.append(f"an entry is ignored: {error}")
+    faults += [f"an entry is ignored: {reason}" for _, reason in refused]
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         _warn_once(f"tuning table {path}: {faults[0]}{more}")
@@ -287,11 +283,33 @@ def _read(path: Path, device_name: str) -> tuple[list[Any], str | None]:
     return parse(text, device_name)
 
 
-def _key(item: Any) -> str:
-    """What makes an entry, as JSON data, the same as another."""
-    if not isinstance(item, dict):
-        raise ValueError("an entry is an object")
-    return _text([item.get(name) for name in ("kernel", "kernel_version", "problem")])
+# What makes an entry the same as another: the values, however a file writes them. Versions that knew
+# fewer fields wrote fewer.
+_Key = tuple[str, int, Problem]
+
+
+def _key(entry: Entry) -> _Key:
+    return entry.kernel, entry.kernel_version, entry.problem
+
+
+def _entries(data: Iterable[Any]) -> tuple[dict[_Key, Entry], list[tuple[Any, str]]]:
+    """The entries of a document, of equal ones the last that was measured; others with a reason."""
+    entries: dict[_Key, Entry] = {}
+    refused = []
+    for item in data:
+        try:
+            entry = _entry_from_json(item)
+        except (ValueError, TypeError) as error:
+            refused.append((item, str(error)))
+            continue
+        other = entries.get(_key(entry))
+        if other is None or _measured_at(other) <= _measured_at(entry):
+            entries[_key(entry)] = entry
+    return entries, refused
+
+
+def _measured_at(entry: Entry) -> str:
+    return dict(entry.measured).get("time", "")
 
 
 @functools.cache
@@ -354,13 +372,15 @@ def save(entries: Iterable[Entry], device_name: str, folder: Path | None = None)
 
 
 def merge(entries: Iterable[Entry], device_name: str, path: Path) -> None:
-    """Merges entries into the table in a file; newer ones replace those with the same key.
+    """Merges entries into the table in a file, where they replace those of the same key.
+
+    What is no entry, as one of a later version, stays as it is.
 
     Raises:
       OSError: the file cannot be written, or its lock not be taken in time.
       NotImplementedError: the file system has no locks.
     """
-    new = {_key(data): data for data in map(_entry_to_json, entries)}
+    new = {_key(entry): entry for entry in entries}
     lock = path.with_suffix(".lock")
     with filelock.FileLock(lock, timeout=_LOCK_TIMEOUT_S, poll_interval=0.01):
         data, fault = _read(path, device_name)
@@ -368,8 +388,10 @@ def merge(entries: Iterable[Entry], device_name: str, path: Path) -> None:
             # It may be somebody's: set aside, not lost.
             path.replace(path.with_suffix(".ignored"))
             _warn_once(f"tuning table {path}: {fault}")
-        old = {_key(item): item for item in data if isinstance(item, dict)}
-        _replace(path, _document(device_name, {**old, **new}.values()))
+        old, refused = _entries(data)
+        kept = [_entry_to_json(entry) for entry in {**old, **new}.values()]
+        kept += [item for item, _ in refused if isinstance(item, dict)]
+        _replace(path, _document(device_name, kept))
     forget()
 
 
