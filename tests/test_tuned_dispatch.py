@@ -343,6 +343,10 @@ def test_shipped_tables_name_configs_that_kernels_list(path: Path) -> None:
 
 
 def test_the_shipped_table_decides_for_its_problems() -> None:
-    plan = dispatch.plan(LARGE_CASES["4096"].problem(), H200, AUTO)
+    problem = LARGE_CASES["4096"].problem()
+    plan = dispatch.plan(problem, H200, AUTO)
     assert plan.chosen_by == "shipped table"
-    assert plan.choices[0].config.cta_tile == (128, 256, 64)
+    choice = plan.choices[0]
+    entry = cache.current(H200).shipped.find(problem, choice.kernel)
+    assert entry is not None
+    assert cache.config_text(choice.config) == entry.config

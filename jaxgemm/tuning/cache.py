@@ -283,8 +283,8 @@ def _read(path: Path, device_name: str) -> tuple[list[Any], str | None]:
     return parse(text, device_name)
 
 
-# What makes an entry the same as another: the values, however a file writes them. Versions that knew
-# fewer fields wrote fewer.
+# What makes an entry the same as another: the values, however a file writes them. Versions that
+# knew fewer fields wrote fewer.
 _Key = tuple[str, int, Problem]
 
 
