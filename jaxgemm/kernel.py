@@ -68,7 +68,8 @@ class Kernel:
       efficiency: share of the device's reachable rate that its main loop gets; for the cost model.
       why_not_auto: None, or why `backend="auto"` leaves it to callers who name it.
       is_black_box: whether its configs do not say how it works, so that nothing can be estimated:
-        `backend="auto"` takes it where it was measured to be faster than the others.
+        `backend="auto"` takes it where it was measured to be faster than the others, or where
+        theirs would leave half of the device without work.
     """
 
     name: str

@@ -223,10 +223,13 @@ def test_a_library_computes_the_whole_where_it_was_measured_to_be_faster(
     assert part is not None
     part = remainder.simpler(part)
     assert part is not None
-    ours = _taking(z=False, total=False)
-    library = dataclasses.replace(fake_kernel("fake.library"), is_black_box=True)
+    # So small that they fill the device: otherwise a library that nobody timed may answer.
+    tiles = Config(cta_tile=(8, 8, 16))
+    ours = dataclasses.replace(_taking(z=False, total=False), configs=lambda p, d: (tiles,))
+    library = fake_kernel("fake.library", configs=(tiles,))
+    library = dataclasses.replace(library, is_black_box=True)
     entries = [
-        entry_of(problem, Config(), time_us, kernel=name)
+        entry_of(problem, tiles, time_us, kernel=name)
         for problem, time_us, name in (
             (whole, library_us, library.name),
             (part, ours_us, ours.name),

@@ -106,7 +106,7 @@ def test_a_library_answers_where_it_was_measured_to_be_faster_and_where_it_is_na
     problem = product()
     library = dataclasses.replace(fake_kernel("fake.library"), is_black_box=True)
     with only_kernels(fake_kernel(), library):
-        plan = dispatch.plan(problem, H200, AUTO, tables_of())
+        plan = dispatch.plan(product(4096, 4096, 4096), H200, AUTO, tables_of())
         assert [c.kernel.name for c in plan.choices] == ["fake.one", "xla.reference"]
         assert "measured to be faster" in dict(plan.reasons)["fake.library"]
         named = dispatch.plan(problem, H200, Policy(backend="fake.library"), tables_of())
@@ -124,6 +124,39 @@ def test_a_library_answers_where_it_was_measured_to_be_faster_and_where_it_is_na
         assert plan.chosen_by == "nearest tuned problem"
         expected = plan.choices[1].time_us
         assert plan.choices[0].time_us == pytest.approx(0.9 * expected)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "first"),
+    [
+        # 66 tiles of 128 x 128 for 132 SMs, and one more.
+        (128, 8448, 4096, "fake.library"),
+        (128, 8576, 4096, "fake.one"),
+        # 32 tiles more than a wave.
+        (128, 20992, 4096, "fake.one"),
+        # 128 of 132, a little more and a little less than half full.
+        (134, 8192, 4096, "fake.one"),
+        (130, 8192, 4096, "fake.library"),
+        (32, 16384, 4096, "fake.library"),
+        # Rows of a that are not aligned.
+        (128, 8448, 4095, "fake.one"),
+    ],
+)
+def test_a_library_answers_where_tiles_would_leave_half_of_the_device_idle(
+    m: int, n: int, k: int, first: str
+) -> None:
+    problem = product(m, n, k)
+    library = dataclasses.replace(fake_kernel("fake.library"), is_black_box=True)
+    with only_kernels(fake_kernel(configs=(Config(),)), library):
+        plan = dispatch.plan(problem, H200, AUTO, tables_of())
+        assert (plan.kernel.name, plan.chosen_by) == (first, "cost model")
+        assert ("fake.library" in dict(plan.reasons)) == (first == "fake.one")
+        # What was measured decides, where anything was.
+        measured = tables_of((entry_of(problem, Config(), 99.0),))
+        assert dispatch.plan(problem, H200, AUTO, measured).kernel.name == "fake.one"
+    # Without kernels of ours nothing says that tiles are few.
+    with only_kernels(library):
+        assert dispatch.plan(problem, H200, AUTO, tables_of()).kernel.name == "xla.reference"
 
 
 @pytest.mark.parametrize(("library_us", "first"), [(12.0, "fake.one"), (9.0, "fake.library")])
