@@ -24,7 +24,6 @@
 #include "parts/layouts.h"
 #include "parts/plain_product.cuh"
 #include "parts/realign.cuh"
-#include "parts/slice.cuh"
 #include "parts/swizzled_tile.cuh"
 #include "parts/tiles.cuh"
 
@@ -113,7 +112,6 @@ class MmaSyncWarp {
   static constexpr int kDepth = ATile::kDepth;
   // Fragments along a side of the warp's tile.
   static constexpr int kFragments = Kernel::kWarpTile / 16;
-  static constexpr int kVectorElements = sizeof(uint4) / sizeof(T);
   // Addresses of single elements leave no registers for a second buffer.
   static constexpr int kBuffers = ATile::kByElements || BTile::kByElements ? 1 : 2;
 
@@ -176,9 +174,7 @@ class MmaSyncWarp {
     constexpr int kPitch = Kernel::kSlabPitch;
     const int first_row = tile_.row + warp_row_;
     const Epilogue epilogue(params_, tile_.batch);
-    T* to = static_cast<T*>(params_.d.data) + tile_.batch.Offset(params_.d) +
-            first_row * params_.d.row_stride + tile_.column + warp_column_;
-    const bool is_plain = StoresVectors(to);
+    const bool is_plain = StoresFours();
     float* slab = reinterpret_cast<float*>(smem_) + warp_ * Kernel::kSlabFloats;
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
@@ -191,7 +187,7 @@ class MmaSyncWarp {
       }
       __syncwarp();
       if (is_plain) {
-        StorePlain(slab, to + Kernel::kSlabRows * i * params_.d.row_stride);
+        StorePlain(slab, first_row + Kernel::kSlabRows * i);
       } else {
         StoreSlab(slab, first_row + Kernel::kSlabRows * i, epilogue);
       }
@@ -199,39 +195,27 @@ class MmaSyncWarp {
     }
   }
 
-  // Whether d is the product itself, and vectors of 16 bytes of the warp's tile, which begins at
-  // `to`, are all inside of it and where memory has its own.
-  __device__ bool StoresVectors(const T* to) const {
-    const bool is_inside = tile_.row + warp_row_ + Kernel::kWarpTile <= params_.m &&
-                           tile_.column + warp_column_ + Kernel::kWarpTile <= params_.n;
-    return is_inside && IsPlainProduct(params_, DTypeOf<T>()) &&
-           reinterpret_cast<uint64_t>(to) % sizeof(uint4) == 0 &&
-           params_.d.row_stride % kVectorElements == 0;
+  // Whether d is the product itself, and four elements at a time of the warp's tile can be stored
+  // at once: all are inside.
+  __device__ bool StoresFours() const {
+    return IsPlainProduct(params_, DTypeOf<T>()) &&
+           tile_.row + warp_row_ + Kernel::kWarpTile <= params_.m &&
+           tile_.column + warp_column_ + Kernel::kWarpTile <= params_.n &&
+           IsAlignedForFour(params_.d, tile_.batch.Offset(params_.d));
   }
 
   // The short way of most products. Through all that an epilogue may do, storing d is a quarter of
   // the time of 4096 x 4096 x 4096.
-  __device__ __forceinline__ void StorePlain(const float* slab, T* to) const {
-    constexpr int kVectors = Kernel::kWarpTile / kVectorElements;
+  __device__ __forceinline__ void StorePlain(const float* slab, int first_row) const {
+    constexpr int kVectors = Kernel::kWarpTile / 4;
+    const int64_t first = tile_.batch.Offset(params_.d) + first_row * params_.d.row_stride +
+                          tile_.column + warp_column_;
 #pragma unroll
     for (int i = 0; i < Kernel::kSlabRows * kVectors / kWarpSize; ++i) {
       const int row = (i * kWarpSize + lane_) / kVectors;
-      const int column = lane_ % kVectors * kVectorElements;
-      const float* from = slab + row * Kernel::kSlabPitch + column;
-      float v[kVectorElements];
-#pragma unroll
-      for (int x = 0; x < kVectorElements; x += 4) {
-        *reinterpret_cast<float4*>(v + x) = *reinterpret_cast<const float4*>(from + x);
-      }
-      uint4 vector;
-      if constexpr (sizeof(T) == sizeof(float)) {
-        vector = *reinterpret_cast<const uint4*>(v);
-      } else {
-        constexpr DType kDType = DTypeOf<T>();
-        vector = make_uint4(Pack<kDType>(v[0], v[1]), Pack<kDType>(v[2], v[3]),
-                            Pack<kDType>(v[4], v[5]), Pack<kDType>(v[6], v[7]));
-      }
-      *reinterpret_cast<uint4*>(to + row * params_.d.row_stride + column) = vector;
+      const int column = lane_ % kVectors * 4;
+      StoreFour(params_.d.data, DTypeOf<T>(), first + row * params_.d.row_stride + column,
+                *reinterpret_cast<const float4*>(slab + row * Kernel::kSlabPitch + column));
     }
   }
 
