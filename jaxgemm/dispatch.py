@@ -183,17 +183,19 @@ def _plan(problem: Problem, device: Device, policy: Policy, tables: Tables) -> P
         choices = []
     if not choices:
         raise UnsupportedProblem(f"{problem} on {device.name}", declined)
-    is_filled = policy.backend == "auto" and _leaves_half_idle(problem, choices)
+    libraries_first = policy.backend == "auto" and _leaves_half_idle(problem, choices)
     if policy.backend == "auto":
-        for choice in [c for c in choices if c.kernel is not reference and _is_unknown(c)]:
+        unknown = [c for c in choices if c.kernel is not reference and _is_unknown(c)]
+        for choice in unknown:
             is_library = choice.kernel.is_black_box
-            if not (is_library and is_filled):
-                declined[choice.kernel.name] = _UNMEASURED if is_library else _NOT_TIMED
-                choices.remove(choice)
+            if is_library and libraries_first:
+                continue
+            declined[choice.kernel.name] = _UNMEASURED if is_library else _NOT_TIMED
+            choices.remove(choice)
     rivals = [c for c in choices if not c.kernel.is_black_box and c.measured_us is not None]
     first = min((SOURCES.index(c.source) for c in rivals), default=0)
     choices.sort(key=lambda c: _preference(problem, c, first, strict and c.kernel is reference))
-    if is_filled:
+    if libraries_first:
         choices.sort(key=lambda c: not c.kernel.is_black_box or c.kernel is reference)
     alone = len(choices) == 1 and choices[0].source == MODEL
     chosen_by = ONLY if alone else choices[0].source
