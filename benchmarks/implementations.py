@@ -31,7 +31,11 @@ def _explained(case: Case, mode: str, backend: str) -> dict[str, Any]:
     # A library does not say what its tiles are.
     if choice is not None and choice.config.smem_bytes:
         estimate = choice.estimate
-        facts |= {"waves": estimate.waves, "tail_utilisation": estimate.tail_utilisation}
+        facts |= {
+            "smem_bytes": choice.config.smem_bytes,
+            "waves": estimate.waves,
+            "tail_utilisation": estimate.tail_utilisation,
+        }
     return facts
 
 

@@ -59,7 +59,8 @@ def _form(kernel: Kernel, row: Instance) -> Implementation:
             run = lambda x, c=config: kernel.run(case.problem, c, x)[0]  # noqa: E731
             variant = compiled(run, case, mode, sample, config=str(config))
             asked = rungs.asked_bytes(case.problem, config)
-            yield dataclasses.replace(variant, predicted_l2_bytes=asked)
+            smem_bytes = config.smem_bytes or None
+            yield dataclasses.replace(variant, predicted_l2_bytes=asked, smem_bytes=smem_bytes)
 
     return Implementation(row.name, why_not, variants, stepwise=False)
 

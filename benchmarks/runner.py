@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from benchmarks import cases, fields, implementations, records
+from benchmarks import cases, fields, implementations, machine_code, records
 from benchmarks.cases import Case
 from benchmarks.manifest import Row
 from benchmarks.records import Record
@@ -238,15 +238,17 @@ class Runner:
                 impl=name,
                 baseline=baseline,
                 max_error_ratio=fields.significant(entry.error, 4),
-                **_facts(entry.variant),
+                **_facts(entry.variant, measured[name].kernels),
                 **fields.timed(measured[name], compared, *counts),
             )
 
 
-def _facts(variant: Variant) -> dict[str, Any]:
-    """What is known of a variant without running it."""
-    known = dataclasses.asdict(variant.resources) if variant.resources else {}
+def _facts(variant: Variant, kernels: tuple[str, ...]) -> dict[str, Any]:
+    """What is known of a variant without running it, and of the kernels that ran."""
+    known = machine_code.facts(kernels)
+    known |= dataclasses.asdict(variant.resources) if variant.resources else {}
     return {
+        "smem_bytes": variant.smem_bytes,
         "config": variant.config,
         "compile_seconds": fields.significant(variant.compile_seconds, 3),
         "waves": fields.significant(variant.waves, 4),

@@ -24,7 +24,8 @@ class Variant:
       outputs: turns what `call` returned into (d or None, gradients by operand), arrays of JAX.
       wait: waits for the device, for libraries that JAX does not know of; None for JAX itself.
       compile_seconds: tracing and compiling.
-      resources: what the compiler said, of our kernels.
+      resources: what the compiler said, of our kernels in Pallas.
+      smem_bytes: of a thread block, as the config has it, of our kernels.
       waves: output tiles over those that run at once, by the cost model; tail_utilisation: the
         share of the slots of all waves that have a tile.
       predicted_l2_bytes: what its mapping asks of the memories, where a formula says so.
@@ -37,6 +38,7 @@ class Variant:
     wait: Callable[[], None] | None = None
     compile_seconds: float | None = None
     resources: Resources | None = None
+    smem_bytes: int | None = None
     waves: float | None = None
     tail_utilisation: float | None = None
     predicted_l2_bytes: float | None = None

@@ -1,5 +1,6 @@
 """How calls are timed, and what compilers and profilers say of them."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import ncu
-from jaxgemm.tuning import cupti, resources, timing
+from benchmarks import machine_code, ncu
+from jaxgemm.tuning import clocks, cupti, resources, timing
 from jaxgemm.tuning.times import Times, ratio
 
 
@@ -25,6 +26,27 @@ def test_the_interval_of_a_ratio_holds_it_and_is_reproducible():
     assert not found.tie
     inverse = ratio(slow, fast)
     assert inverse.value == pytest.approx(1 / found.value)
+
+
+def test_drift_of_the_clocks_is_not_taken_for_uncertainty_of_a_ratio():
+    drift = np.linspace(100, 200, 40)
+    slow, fast = Times(tuple(1.05 * drift), "cupti"), Times(tuple(drift), "cupti")
+    found = ratio(fast, slow)
+    assert found.low == pytest.approx(1.05) and found.high == pytest.approx(1.05)
+    apart = ratio(dataclasses.replace(fast, alternated=False), slow)
+    assert apart.low < 0.95 and apart.high > 1.15
+
+
+def test_power_is_not_told_of_a_time_shorter_than_its_period(monkeypatch: pytest.MonkeyPatch):
+    ticks = iter(np.arange(0, 1, 0.01))
+    read = lambda: clocks._Sample(next(ticks), 1500.0, 300.0, 40.0, 0x4)  # noqa: E731
+    monkeypatch.setattr(clocks, "_reader", lambda: read)
+    monkeypatch.setattr(clocks, "_PERIOD_SECONDS", 0.0)
+    sampler = clocks.Sampler()
+    sampler._samples += [read() for _ in range(30)]
+    short, long = sampler.state(0.0, 0.05), sampler.state(0.0, 0.2)
+    assert (short.power_w, short.sm_mhz, short.throttle) == (None, 1500.0, ("power cap",))
+    assert long.power_w == 300.0
 
 
 @pytest.mark.parametrize(("factor", "tie"), [(1.019, True), (0.981, True), (1.03, False)])
@@ -158,6 +180,20 @@ def test_ptxas_is_read():
     with resources.watch() as said:
         os.write(1, b"Used 40 registers, and nothing of it is printed\n")
     assert said() == resources.Resources(40, 0, 0, 0)
+
+
+def test_machine_code_is_read(monkeypatch: pytest.MonkeyPatch):
+    usage = """
+ Function _Zplain:
+  REG:168 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[2]:28 CONSTANT[0]:2176 TEXTURE:0 SAMPLER:0
+ Function _Zstacked:
+  REG:40 STACK:16 SHARED:0 LOCAL:8 CONSTANT[0]:896 TEXTURE:0 SURFACE:0 SAMPLER:0
+"""
+    monkeypatch.setattr(machine_code, "_of_library", lambda: machine_code.parse(usage))
+    plain = {"registers": 168, "stack_bytes": 0, "spill_bytes": 0}
+    assert machine_code.facts(["nvjet", "_Zplain"]) == plain
+    assert machine_code.facts(["_Zplain", "_Zstacked"]) == {"registers": 168, "stack_bytes": 24}
+    assert machine_code.facts(["nvjet"]) == {}
 
 
 def test_counters_of_all_kernels_of_a_call_add_up():

@@ -14,6 +14,8 @@ import jax
 
 # How often the thread looks; a query takes about a millisecond.
 _PERIOD_SECONDS = 0.005
+# NVML renews the momentary power about this often; of less time it would tell what was before.
+_POWER_SECONDS = 0.1
 # The field of the momentary power; `nvmlDeviceGetPowerUsage` is a mean over a second.
 _POWER_INSTANT = 186
 # Reasons that say something about speed; idle and application settings do not.
@@ -32,7 +34,7 @@ class State:
 
     Attributes:
       sm_mhz: median clock of the streaming multiprocessors.
-      power_w: median momentary power.
+      power_w: median momentary power; None for less than a tenth of a second.
       temperature_c: highest temperature.
       throttle: the reasons for a lower clock that were seen.
     """
@@ -82,10 +84,11 @@ class Sampler:
         seen = [s for s in self._samples if start <= s.time_s <= end]
         if not seen:
             return State()
+        long = seen[-1].time_s - seen[0].time_s >= _POWER_SECONDS
         reasons = {name for s in seen for bit, name in _THROTTLE.items() if s.reasons & bit}
         return State(
             sm_mhz=statistics.median(s.sm_mhz for s in seen),
-            power_w=round(statistics.median(s.power_w for s in seen), 1),
+            power_w=round(statistics.median(s.power_w for s in seen), 1) if long else None,
             temperature_c=max(s.temperature_c for s in seen),
             throttle=tuple(sorted(reasons)),
         )

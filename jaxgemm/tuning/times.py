@@ -62,11 +62,20 @@ class Ratio:
 
 
 def ratio(times: Times, baseline: Times) -> Ratio:
-    """The ratio of medians with its bootstrap interval; the same samples give the same interval."""
+    """The ratio of medians with its bootstrap interval; the same samples give the same interval.
+
+    Samples of candidates that alternated are drawn in pairs: two that followed each other had the
+    same clocks, so what the clocks did is not taken for uncertainty of the ratio.
+    """
     rng = np.random.default_rng(0)
-    medians = []
-    for samples in (baseline.samples_us, times.samples_us):
-        drawn = rng.choice(samples, (_BOOTSTRAP_SAMPLES, len(samples)))
-        medians.append(np.median(drawn, axis=1))
+    both = (baseline, times)
+    drawn = [
+        rng.integers(0, len(x.samples_us), (_BOOTSTRAP_SAMPLES, len(x.samples_us))) for x in both
+    ]
+    if times.alternated and baseline.alternated and drawn[0].shape == drawn[1].shape:
+        drawn[1] = drawn[0]
+    medians = [
+        np.median(np.asarray(x.samples_us)[i], axis=1) for x, i in zip(both, drawn, strict=True)
+    ]
     low, high = np.percentile(medians[0] / medians[1], (2.5, 97.5))
     return Ratio(baseline.median_us / times.median_us, float(low), float(high))
