@@ -75,9 +75,8 @@ class Sampler:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Not waited for: a query may take a third of a second, and its sample belongs to no state.
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
 
     def state(self, start: float = 0.0, end: float = float("inf")) -> State:
         """What was seen between two readings of `time.perf_counter`."""

@@ -23,6 +23,7 @@ Check a candidate with `gate.py` before it is timed: a wrong one has no time.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
@@ -32,6 +33,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxgemm import device
 from jaxgemm.tuning import clocks, cupti, launches
@@ -45,6 +47,8 @@ Regime = Literal["burst", "sustained"]
 # On a CPU: what a sample should last, so that the scheduler's whims average out.
 _SHORTEST_SAMPLE_US = 500.0
 _MAX_SETS = 128
+# A prime, so that rows of no matrix repeat.
+_POOL_SIZE = 16_777_213
 _REST_SECONDS = 0.2
 _BURST_SECONDS = 0.1
 _TURN_SECONDS = 0.25
@@ -78,30 +82,40 @@ def inputs(
       fixed: operand → array, for those that are not random: the same in every set.
     """
     scale, fixed = dict(scale or {}), dict(fixed or {})
-    drawn = {name: aval for name, aval in avals.items() if name not in fixed}
-
-    @jax.jit
-    def draw(key: jax.Array) -> dict[str, jax.Array]:
-        keys = jax.random.split(key, max(1, len(drawn)))
-        return {
-            name: _random(k, aval, scale.get(name, 1.0))
-            for k, (name, aval) in zip(keys, drawn.items(), strict=False)
-        }
-
     set_bytes = sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in avals.values())
     num_sets = min(_MAX_SETS, max(2, math.ceil(total_bytes / max(1, set_bytes))))
-    keys = jax.random.split(jax.random.key(seed), num_sets)
     constants = {name: jnp.asarray(x) for name, x in fixed.items()}
-    sets = [{name: {**draw(key), **constants}[name] for name in avals} for key in keys]
+    start, sets = 0, []
+    for _ in range(num_sets):
+        operands = {}
+        for name, aval in avals.items():
+            if name in constants:
+                operands[name] = constants[name]
+                continue
+            pool = _random(seed, jnp.dtype(aval.dtype), scale.get(name, 1.0))
+            # A copy: sets that shared memory of the host would share its caches.
+            operands[name] = jnp.array(_taken(pool, start, aval.shape))
+            start += math.prod(aval.shape)
+        sets.append(operands)
     return jax.block_until_ready(sets)
 
 
-def _random(key: jax.Array, aval: Any, std: float) -> jax.Array:
-    dtype = jnp.dtype(aval.dtype)
+@functools.lru_cache(maxsize=8)
+def _random(seed: int, dtype: np.dtype, std: float) -> np.ndarray:
+    """Random numbers, drawn on the host: what draws them on a GPU is compiled for every shape."""
+    rng = np.random.default_rng(seed)
     if jnp.issubdtype(dtype, jnp.integer):
-        return jax.random.randint(key, aval.shape, -127, 128).astype(dtype)
-    wide = jnp.float64 if dtype.name == "float64" else jnp.float32
-    return (std * jax.random.normal(key, aval.shape, wide)).astype(dtype)
+        return rng.integers(-127, 128, _POOL_SIZE).astype(dtype)
+    wide = np.float64 if dtype.name == "float64" else np.float32
+    return (std * rng.standard_normal(_POOL_SIZE, wide)).astype(dtype)
+
+
+def _taken(pool: np.ndarray, start: int, shape: Sequence[int]) -> np.ndarray:
+    """An array from a place in a pool on, and from its beginning again where it ends."""
+    size, start = math.prod(shape), start % len(pool)
+    if start + size <= len(pool):
+        return pool[start : start + size].reshape(shape)
+    return np.resize(np.concatenate([pool[start:], pool[:start]]), shape)
 
 
 @dataclasses.dataclass(frozen=True)
