@@ -64,7 +64,15 @@ def _ours(name: str, backend: str) -> Implementation:
                 variant = compiled(cases.call(case, backend), case, mode, sample)
             yield dataclasses.replace(variant, resources=said(), **facts)
 
-    return Implementation(name, why_not, variants, stepwise=False)
+    def tuned_by_xla(case: Case, mode: str) -> bool:
+        return "xla.reference" in _explained(case, mode, backend)["config"]
+
+    return Implementation(name, why_not, variants, stepwise=False, tuned_by_xla=tuned_by_xla)
+
+
+def _always(case: Case, mode: str) -> bool:
+    del case, mode
+    return True
 
 
 def _precision(case: Case) -> lax.Precision | None:
@@ -133,7 +141,7 @@ def _jnp_dot(accumulate: bool, precision: str = "") -> Implementation:
             yield _one_product(case, sample)
 
     name = "jnp.dot" + ("[f32acc]" if accumulate else f"[{precision}]" if precision else "")
-    return Implementation(name, why_not, variants)
+    return Implementation(name, why_not, variants, tuned_by_xla=_always)
 
 
 def _one_product(case: Case, sample: Operands) -> Variant:
@@ -170,7 +178,7 @@ def _xla_best() -> Implementation:
                 function = _jnp(case, accumulate)
                 yield compiled(function, case, mode, sample, config=config, options=options)
 
-    return Implementation("xla.best", why_not, variants)
+    return Implementation("xla.best", why_not, variants, tuned_by_xla=_always)
 
 
 def _ragged(case: Case) -> Function:
@@ -202,7 +210,7 @@ def _ragged_dot() -> Implementation:
     def variants(case: Case, mode: str, sample: Operands) -> Iterator[Variant]:
         yield compiled(_ragged(case), case, mode, sample)
 
-    return Implementation("lax.ragged_dot", why_not, variants)
+    return Implementation("lax.ragged_dot", why_not, variants, tuned_by_xla=_always)
 
 
 @functools.cache

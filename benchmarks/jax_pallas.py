@@ -6,8 +6,10 @@ from typing import Any
 
 import jax
 
-from benchmarks.cases import Case, Operands
-from benchmarks.variants import Implementation, Variant, compiled
+from benchmarks.cases import Case, Function, Operands
+from benchmarks.variants import Implementation, Variant, compiled_together
+
+_COMPILED_TOGETHER = 4
 
 
 def _hopper() -> bool:
@@ -39,6 +41,7 @@ def _matmul_why_not(case: Case, mode: str) -> str | None:
 
 
 def _matmul_variants(case: Case, mode: str, sample: Operands) -> Iterator[Variant]:
+    del case, mode
     from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as ops
 
     rows, columns = ops.MatmulDimension.M, ops.MatmulDimension.N
@@ -53,6 +56,7 @@ def _matmul_variants(case: Case, mode: str, sample: Operands) -> Iterator[Varian
         ((64, 128), rows, None),
     )
     orders = itertools.product((8, 16), (columns, rows))
+    functions: dict[str, Function] = {}
     for (width, minor), (shape, wg, cluster) in itertools.product(orders, shapes):
         config = ops.TuningConfig(
             tile_m=shape[0],
@@ -71,10 +75,14 @@ def _matmul_variants(case: Case, mode: str, sample: Operands) -> Iterator[Varian
             return ops.matmul(x["a"], x["b"], None, config)
 
         name = f"{shape[0]}x{shape[1]} wg={wg!s} cluster={cluster!s} minor={minor!s} width={width}"
-        try:
-            yield compiled(function, case, mode, sample, config=name)
-        except Exception:  # too much shared memory, or a tile that does not divide
-            continue
+        functions[name] = function
+    yield from _in_batches(functions, sample)
+
+
+def _in_batches(functions: dict[str, Function], sample: Operands) -> Iterator[Variant]:
+    """A few at a time: who asks for them may want the first only."""
+    for batch in itertools.batched(functions.items(), _COMPILED_TOGETHER):
+        yield from compiled_together(dict(batch), sample)
 
 
 def _ragged_why_not(case: Case, mode: str) -> str | None:
@@ -89,8 +97,10 @@ def _ragged_why_not(case: Case, mode: str) -> str | None:
 
 
 def _ragged_variants(case: Case, mode: str, sample: Operands) -> Iterator[Variant]:
+    del mode
     from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu as ops
 
+    functions: dict[str, Function] = {}
     shapes = ((64, 128, 4), (64, 256, 4), (64, 256, 5), (128, 128, 4), (128, 128, 5), (128, 256, 4))
     for (block_m, block_n, stages), width in itertools.product(shapes, (1, 4)):
         if case.row.n % (block_n * width):
@@ -107,11 +117,8 @@ def _ragged_variants(case: Case, mode: str, sample: Operands) -> Iterator[Varian
                 **options,
             )
 
-        name = f"{block_m}x{block_n} stages={stages} width={width}"
-        try:
-            yield compiled(function, case, mode, sample, config=name)
-        except Exception:  # as above
-            continue
+        functions[f"{block_m}x{block_n} stages={stages} width={width}"] = function
+    yield from _in_batches(functions, sample)
 
 
 IMPLEMENTATIONS = (

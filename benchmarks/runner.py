@@ -1,7 +1,10 @@
 """Runs rows: check, choose, time, record. A row that fails is reported and the rest goes on."""
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import gc
+import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,6 +72,10 @@ class _Entry:
     arguments: list[Any]
 
 
+# Implementation → its variants, why it does not run the row, or what went wrong.
+_Ways = dict[str, list[Variant] | str | Exception]
+
+
 class Runner:
     """Rows in, records out."""
 
@@ -109,9 +116,10 @@ class Runner:
             return
         empty = dataclasses.replace(empty, rotation_bytes=_bytes(sets), inputs=_describe(case))
         entries, judge = [], _Judge(case, sets[0])
+        ways = self._ways(case, mode, sets[0], judge)
         for implementation in self._chosen:
             record = dataclasses.replace(empty, impl=implementation.name)
-            found = self._admit(implementation, case, mode, sets, judge, record)
+            found = self._admit(implementation, ways, case, mode, sets, judge, record)
             if isinstance(found, Record):
                 yield found
             elif found is not None:
@@ -131,9 +139,41 @@ class Runner:
                 check = checks.get(timed.impl, {}) if ok else {}
                 yield dataclasses.replace(timed, **check)
 
+    def _ways(
+        self, case: Case, mode: str, sample: dict[str, jax.Array], judge: "_Judge"
+    ) -> "_Ways":
+        """The compiled variants of every implementation, or why there are none.
+
+        First of those that XLA tunes, for which it times kernels, while nothing else is done. The
+        answer is worked out while the others compile.
+        """
+        tuned = [x for x in self._chosen if _is_tuned_by_xla(x, case, mode)]
+        others = [x for x in self._chosen if x not in tuned]
+        found = {x.name: self._way(x, case, mode, sample) for x in tuned}
+        with judge.at_work(mode):
+            return found | {x.name: self._way(x, case, mode, sample) for x in others}
+
+    def _way(
+        self, implementation: Implementation, case: Case, mode: str, sample: dict[str, jax.Array]
+    ) -> list[Variant] | str | Exception:
+        try:
+            if reason := implementation.why_not(case, mode):
+                return reason
+            return list(self._in_time(implementation.variants(case, mode, sample)))
+        except Exception as error:
+            return error
+
+    def _in_time(self, variants: Iterator[Variant]) -> Iterator[Variant]:
+        """As many as may be tried, and those only that there is time to try."""
+        for variant in itertools.islice(variants, self._options.max_variants):
+            yield variant
+            if time.monotonic() > self._deadline:
+                return
+
     def _admit(
         self,
         implementation: Implementation,
+        ways: "_Ways",
         case: Case,
         mode: str,
         sets: list[dict[str, jax.Array]],
@@ -142,11 +182,13 @@ class Runner:
     ) -> _Entry | Record | None:
         """The implementation's best variant that is right; a record without time; or nothing."""
         try:
-            reason = implementation.why_not(case, mode)
-            if reason is not None:
-                report = dataclasses.replace(record, status="unsupported", reason=reason)
+            found = ways[implementation.name]
+            if isinstance(found, Exception):
+                return records.failed(record, found)
+            if isinstance(found, str):
+                report = dataclasses.replace(record, status="unsupported", reason=found)
                 return report if self._asked_for(implementation, case, mode) else None
-            ranked = self._ranked(implementation, case, mode, sets)
+            ranked = self._ranked(found, sets)
             wrong = None
             for variant in ranked:
                 result = variant.outputs(_finished(variant, variant.prepare(sets[0])))
@@ -181,19 +223,8 @@ class Runner:
             max_error_ratio=fields.significant(error, 4),
         )
 
-    def _ranked(
-        self,
-        implementation: Implementation,
-        case: Case,
-        mode: str,
-        sets: list[dict[str, jax.Array]],
-    ) -> list[Variant]:
-        """Its variants, fastest first by a short trial; only those that there is time to try."""
-        found: list[Variant] = []
-        for variant in implementation.variants(case, mode, sets[0]):
-            found.append(variant)
-            if len(found) == self._options.max_variants or time.monotonic() > self._deadline:
-                break
+    def _ranked(self, found: list[Variant], sets: list[dict[str, jax.Array]]) -> list[Variant]:
+        """Variants of an implementation, fastest first by a short trial."""
         if len(found) < 2:
             return found
         trial = {}
@@ -243,6 +274,13 @@ class Runner:
             )
 
 
+def _is_tuned_by_xla(implementation: Implementation, case: Case, mode: str) -> bool:
+    try:
+        return implementation.tuned_by_xla(case, mode)
+    except Exception:  # it will be told why it does not compile
+        return False
+
+
 def _facts(variant: Variant, kernels: tuple[str, ...]) -> dict[str, Any]:
     """What is known of a variant without running it, and of the kernels that ran."""
     known = machine_code.facts(kernels)
@@ -281,6 +319,20 @@ class _Judge:
         results |= {f"{name}_bar": x for name, x in self._case.logical(gradients).items()}
         errors = [self._answer(n).error(x, stepwise=stepwise) for n, x in results.items()]
         return max(errors) if not any(map(math.isnan, errors)) else math.inf
+
+    @contextlib.contextmanager
+    def at_work(self, mode: str) -> Iterator[None]:
+        """Works out the answer meanwhile, in a thread of its own."""
+        wide = jax.config.read("jax_enable_x64")
+
+        def work() -> None:
+            with jax.enable_x64(wide):
+                self._answer("d" if mode == "forward" else f"{self._case.differentiable[0]}_bar")
+
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            # What goes wrong goes wrong again, and is told, where the answer is needed.
+            pool.submit(work)
+            yield
 
     def forget(self) -> None:
         """Frees the memory of the answers; they are found again when they are asked for."""

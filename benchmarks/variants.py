@@ -1,5 +1,6 @@
 """What can be timed: a compiled callable with what it needs before and after a call."""
 
+import concurrent.futures
 import dataclasses
 import functools
 import time
@@ -53,12 +54,14 @@ class Implementation:
       why_not: None, or why it does not run a case in a mode here.
       variants: the ways in which it can; the best one is reported.
       stepwise: whether it rounds on its way, as a chain of operations does.
+      tuned_by_xla: whether compiling it lets XLA time kernels on the device.
     """
 
     name: str
     why_not: Callable[[Case, str], str | None]
     variants: Callable[[Case, str, Operands], Iterator[Variant]]
     stepwise: bool = True
+    tuned_by_xla: Callable[[Case, str], bool] = lambda case, mode: False
 
 
 def compiled(
@@ -93,6 +96,39 @@ def compiled(
         outputs = lambda gradients: (None, gradients)  # noqa: E731
     seconds = time.perf_counter() - start
     return Variant(config, call, prepare, outputs, compile_seconds=seconds)
+
+
+def compiled_together(functions: Mapping[str, Function], sample: Operands) -> Iterator[Variant]:
+    """Forward functions by what distinguishes them, compiled at the same time.
+
+    Those that cannot be compiled are left out. None may be tuned by XLA.
+    """
+    # Tracing stays in this thread, which has JAX's settings; most of compiling needs no Python.
+    with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:
+        futures = {
+            config: pool.submit(_timed(lowered.compile))
+            for config, function in functions.items()
+            if (lowered := _lowered(function, sample)) is not None
+        }
+    for config, future in futures.items():
+        if future.exception() is None:
+            call, seconds = future.result()
+            yield Variant(config, call, _same, lambda d: (d, {}), compile_seconds=seconds)
+
+
+def _lowered(function: Function, sample: Operands) -> timing.Lowered | None:
+    try:
+        return timing.lower_for(function, sample)
+    except Exception:  # too much shared memory, or a tile that does not divide
+        return None
+
+
+def _timed(compile: Callable[[], timing.Compiled]) -> Callable[[], tuple[timing.Compiled, float]]:
+    def run() -> tuple[timing.Compiled, float]:
+        start = time.perf_counter()
+        return compile(), time.perf_counter() - start
+
+    return run
 
 
 def _pull(

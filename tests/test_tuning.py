@@ -237,7 +237,8 @@ def test_what_cannot_be_told_apart_is_ordered_by_estimate() -> None:
         return Candidate(fake_kernel(), SMALL, estimate_us, Times(samples_us, "cupti"))
 
     noisy = [100 + 3 * (i % 3) for i in range(12)]
-    fast, tied = candidate(9, *noisy), candidate(1, *(x + 0.5 for x in noisy))
+    # Noise of its own.
+    fast, tied = candidate(9, *noisy), candidate(1, *(x + 0.5 for x in sorted(noisy)))
     slow, slower = candidate(2, *(x * 1.05 for x in noisy)), candidate(0, *(x * 2 for x in noisy))
     faulty = dataclasses.replace(fast, times=None, fault="no")
     for order in ([fast, tied, slow, slower, faulty], [faulty, slower, slow, tied, fast]):
