@@ -241,8 +241,9 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
     FenceBarrierInit();
   }
   SyncRings<Kernel>();
-  // In this order the compiler puts the producer's code first, right behind what has just run: the
-  // other way round it is 100 KB away, and the first loads of a cold kernel wait for it.
+  // In this order the compiler puts the producer's code first, right behind what has just run. The
+  // other way round it is 100 KB away, and the first loads of a cold kernel wait for it
+  // (tests/aot/ffi.py).
   if (warp >= 4) {
     TakeRegisters<Kernel::kConsumerRegisters>();
     const int consumer = warp / 4 - 1;
