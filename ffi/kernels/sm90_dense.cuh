@@ -241,18 +241,21 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
     FenceBarrierInit();
   }
   SyncRings<Kernel>();
-  if (warp < 4) {
-    ReleaseRegisters<Kernel::kProducerRegisters>();
-    if (warp == 0) {
-      Produce(work, first, lane);
-    }
-  } else {
+  // In this order the compiler puts the producer's code first, right behind what has just run. The
+  // other way round it is 100 KB away, and the first loads of a cold kernel wait for it
+  // (tests/aot/ffi.py).
+  if (warp >= 4) {
     TakeRegisters<Kernel::kConsumerRegisters>();
     const int consumer = warp / 4 - 1;
     if (Kernel::kOnlyPlain || plan.is_plain) {
       ConsumePlain(work, plan, consumer, warp % 4, lane);
     } else if constexpr (!Kernel::kOnlyPlain) {
       Consume(work, plan, consumer, warp % 4, lane);
+    }
+  } else {
+    ReleaseRegisters<Kernel::kProducerRegisters>();
+    if (warp == 0) {
+      Produce(work, first, lane);
     }
   }
 #endif

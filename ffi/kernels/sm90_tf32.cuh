@@ -293,7 +293,11 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
     FenceBarrierInit();
   }
   SyncRings<Kernel>();
-  if (warp < 4) {
+  // In this order the compiler puts the producers' code first: see kernels/sm90_dense.cuh.
+  if (warp >= 4) {
+    TakeRegisters<Kernel::kConsumerRegisters>();
+    Consume(work, warp / 4 - 1, warp % 4);
+  } else {
     constexpr bool kTransposed = Kernel::kTransposed;
     ReleaseRegisters<Kernel::kProducerRegisters>();
     if (warp == 0) {
@@ -303,9 +307,6 @@ __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
       Produce<Kernel, kTransposed, typename Kernel::ColumnTile>(work, smem.column_ring,
                                                                 smem.columns, first, lane);
     }
-  } else {
-    TakeRegisters<Kernel::kConsumerRegisters>();
-    Consume(work, warp / 4 - 1, warp % 4);
   }
 #endif
 }

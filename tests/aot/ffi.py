@@ -4,9 +4,9 @@
 
 Needs nvcc and g++, and `pip install "jax[cuda13-local]"`; with nvidia-cuda-cuobjdump and
 nvidia-cuda-nvdisasm the machine code is read too. An instance fails if the compiler warns, spills,
-uses local memory or more registers than its row says, or lacks the tensor-core instructions that
-its row promises. Then XLA compiles a call of every kernel for an H200, with the library loaded, and
-must put it into a command buffer, which becomes a CUDA graph.
+uses local memory or more registers than its row says, lacks the tensor-core instructions that its
+row promises, or puts loads by TMA behind them. Then XLA compiles a call of every kernel for an
+H200, with the library loaded, and must put it into a command buffer, which becomes a CUDA graph.
 """
 
 import dataclasses
@@ -81,6 +81,11 @@ def read_sass(sass: str, arch: str, mma: bool) -> list[str]:
         problems.append("local memory is used")
     if mma and not _MMA.search(code):
         problems.append("no tensor-core instruction")
+    # Whoever runs a cold kernel waits for each line of code up to the first load.
+    for kernel in code.split("Function :")[1:]:
+        load, product = kernel.find("UTMALDG"), kernel.find("HGMMA")
+        if 0 <= product < load:
+            problems.append("code that loads tiles comes after code that multiplies them")
     return problems
 
 
