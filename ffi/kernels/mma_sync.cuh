@@ -253,7 +253,9 @@ template <typename T, int kWarpsM, int kWarpsN, int kStages>
 const char* MmaSync<T, kWarpsM, kWarpsN, kStages>::Launch(const GemmParams& params,
                                                           cudaStream_t stream) {
   GemmParams aligned = params;
-  const char* error = RealignOperands(&aligned, stream);
+  // Kernels of the Ampere form wait for one another.
+  bool has_copies = false;
+  const char* error = RealignOperands(&aligned, stream, &has_copies);
   if (error != nullptr) {
     return error;
   }

@@ -111,6 +111,7 @@ __device__ void Produce(const Sm90Work<Kernel>& work, const TilePlace& first, in
   auto& ring = work.smem.ring;
   RingPosition<Kernel::kStages> at;
   TilePlace place = first;
+  WaitForKernelBefore();
   for (int turn = 0; work.Has(turn); place = work.At(++turn)) {
     const BatchPlace batch = work.BatchPlaceOf(place);
     const TileOrigin a = {place.m_index * Kernel::kTileM, work.loads.a_matrices.At(batch)};
@@ -280,7 +281,8 @@ const char* LaunchSm90Dense(GemmParams params, cudaStream_t stream) {
   }
   return LaunchPersistent(Sm90DenseKernel<Kernel>, params, plan, plan.loads.walk.num_tiles,
                           Kernel::kClusterSize, Kernel::kNumThreads,
-                          static_cast<int>(sizeof(typename Kernel::Smem)), stream);
+                          static_cast<int>(sizeof(typename Kernel::Smem)), plan.loads.has_copies,
+                          stream);
 }
 
 template <typename T, int kTileM, int kTileN, int kStages, int kClusterM, int kClusterN,

@@ -118,6 +118,7 @@ __device__ void Produce(const Sm90Work<Kernel>& work, Ring<kStages>& ring,
   const CachePolicy policy = kIsA ? work.PolicyOfA() : work.PolicyOfB();
   RingPosition<kStages> at;
   TilePlace place = first;
+  WaitForKernelBefore();
   for (int turn = 0; work.Has(turn); place = work.At(++turn)) {
     const BatchPlace batch = work.BatchPlaceOf(place);
     const TileOrigin origin =
@@ -323,7 +324,8 @@ const char* LaunchSm90Tf32(GemmParams params, cudaStream_t stream) {
   }
   return LaunchPersistent(Sm90Tf32Kernel<Kernel>, params, loads, loads.walk.num_tiles,
                           Kernel::kClusterSize, Kernel::kNumThreads,
-                          static_cast<int>(sizeof(typename Kernel::Smem)), stream);
+                          static_cast<int>(sizeof(typename Kernel::Smem)), loads.has_copies,
+                          stream);
 }
 
 template <int kColumns, int kRowStages, int kColumnStages, int kClusterSize>

@@ -10,6 +10,10 @@
 //     bytes = 2 · itemsize · rows · columns      against     flops = 2 · m · n · k
 //
 // For 4096³ and a copy of a this is 67 MB, about a tenth of the time of the product.
+//
+// Small products would wait for the copy's end and for their own start as long as they multiply. So
+// they start while the last copies are under way (programmatic dependent launch): for 1000 x 1001 x
+// 1003 a call takes 11.0 instead of 13.1 us on a stream, 9.9 instead of 10.3 in a CUDA graph (H200).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,6 +24,7 @@
 #include "parts/launch.cuh"
 #include "parts/shifted_unit.cuh"
 #include "parts/tensor_map.cuh"
+#include "ptx/cta.cuh"
 #include "ptx/word.cuh"
 
 namespace jaxgemm {
@@ -97,6 +102,7 @@ static __global__ __launch_bounds__(kRealignThreads) void RealignKernel(
       task.to[first + i * kRealignThreads] = units[i].Take();
     }
   }
+  LaunchDependents();
 }
 
 // Units of a row of a copy: whole lines of the cache, where that is hardly more. A box of TMA is a
@@ -140,8 +146,10 @@ inline int64_t PlanRealign(const GemmParams& params, StoredSize size, int64_t of
 }
 
 // Enqueues the copies that a and b need and puts them in their places. Returns null, or what went
-// wrong.
-inline const char* RealignOperands(GemmParams* params, cudaStream_t stream) {
+// wrong; `has_copies` says whether there are any. A kernel that follows them may be launched early:
+// it starts while the last of them are under way, and waits for them before it loads.
+inline const char* RealignOperands(GemmParams* params, cudaStream_t stream, bool* has_copies) {
+  *has_copies = false;
   if (params->k == 0) {
     return nullptr;
   }
@@ -171,6 +179,13 @@ inline const char* RealignOperands(GemmParams* params, cudaStream_t stream) {
   config.gridDim = grid;
   config.blockDim = dim3(kRealignThreads);
   config.stream = stream;
+  // As the products want it. An SM that divides its memory anew first finishes what it runs.
+  cudaLaunchAttribute carveout;
+  carveout.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  carveout.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  config.attrs = &carveout;
+  config.numAttrs = 1;
+  *has_copies = true;
   const cudaError_t error = cudaLaunchKernelEx(&config, RealignKernel, tasks);
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }

@@ -24,6 +24,8 @@ struct Sm90Loads {
   BatchAxes batch_axes;
   OwnMatrices a_matrices;
   OwnMatrices b_matrices;
+  // Of operands, by the kernel before: loads wait for it.
+  bool has_copies;
 };
 
 // The map of an operand's tiles. Tensor Cores cut float32 off where TF32 ends; TMA rounds it
@@ -63,7 +65,7 @@ const char* PrepareLoads(GemmParams* params, cudaStream_t stream, Sm90Loads* loa
   if (params->k == 0) {
     return nullptr;
   }
-  if (const char* error = RealignOperands(params, stream)) {
+  if (const char* error = RealignOperands(params, stream, &loads->has_copies)) {
     return error;
   }
   const StoredSize a_size = StoredSizeOfA(*params);

@@ -52,6 +52,22 @@ __device__ __forceinline__ void SyncCluster() {
           : "memory");
 }
 
+// Lets the next kernel of the stream start, if it was launched as one that may start early, once
+// all CTAs have come here. What it may read of this one it must wait for.
+__device__ __forceinline__ void LaunchDependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits until the kernel before this one is complete and its writes are visible. For a kernel that
+// was not launched early it is so already.
+__device__ __forceinline__ void WaitForKernelBefore() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Asks for a line of global memory.
 __device__ __forceinline__ void PrefetchToL1(const void* address) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(address));

@@ -7,8 +7,9 @@
 
 Callables are compiled ahead of time and take one dict of operands, from a rotation that is larger
 than twice the last-level cache, so that no call finds its operands there. On a GPU a time is the
-sum, by CUPTI, over all kernels of a call; launches of all candidates alternate (A B C C B A …), so
-they share the state of the card. Two regimes:
+sum, by CUPTI, over all kernels of a call, also where one starts before the last has ended, which
+the sum then counts twice. Launches of all candidates alternate (A B C C B A …), so they share the
+state of the card. Two regimes:
 
     burst      after a rest, a few launches: clocks are high
     sustained  each candidate back to back for a quarter of a second, in two turns each, after a

@@ -24,6 +24,9 @@ template <int kRegisters>
 void ReleaseRegisters() {}
 template <int kRegisters>
 void TakeRegisters() {}
+// Kernels run one after another.
+inline void LaunchDependents() {}
+inline void WaitForKernelBefore() {}
 inline void PrefetchToL1(const void*) {}
 inline void PrefetchToL2(const void*) {}
 
