@@ -11,9 +11,9 @@
 //
 // For 4096³ and a copy of a this is 67 MB, about a tenth of the time of the product.
 //
-// Small products would wait for the copy's end and for their own start as long as they multiply. So
-// they start while the last copies are under way (programmatic dependent launch): for 1000 x 1001 x
-// 1003 a call takes 11.0 instead of 13.1 us on a stream, 9.9 instead of 10.3 in a CUDA graph (H200).
+// A small product would wait for the end of the copies, and then for its own start, for about as long
+// as it multiplies. So it is launched early (programmatic dependent launch): while the last copies
+// are under way its CTAs start, make their rings and find their tiles, and wait before they load.
 #pragma once
 
 #include <cuda_runtime.h>
