@@ -47,10 +47,17 @@ def pyplot() -> Any:
 
 
 def title(axes: Any, what: str, some: Iterable[Record] = ()) -> None:
-    """A title, and under it the device of the records: once a picture is enough."""
-    device = ", ".join(dict.fromkeys(record.device for record in some))
+    """A title, and under it where the records are from: once a picture is enough."""
     axes.set_title(f"{what}\n", loc="left", fontsize=11, fontweight="bold")
-    axes.text(0, 1.015, device, transform=axes.transAxes, fontsize=8.5, color="#555555")
+    axes.text(0, 1.015, origin(some), transform=axes.transAxes, fontsize=7.5, color="#555555")
+
+
+def origin(some: Iterable[Record]) -> str:
+    """Devices and commits of records in a line, for small print."""
+    some = tuple(some)
+    commits = measured.commits(some)
+    named = f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}" if commits else ""
+    return "; ".join([*dict.fromkeys(record.device for record in some), named]).strip("; ")
 
 
 def lines(axes: Any, series: dict[str, dict[float, float]]) -> None:

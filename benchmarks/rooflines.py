@@ -79,7 +79,10 @@ def ladder(found: Results) -> Any | None:
         mine = [r for r in climbed if r.a_dtype == dtype]
         _climb(axes, mine, plotting.COLOURS[index], plotting.MARKERS[index], found, bandwidth)
     _scales(axes, (low, high), (min(r.tflops or 0.0 for r in climbed) / 2, max(peaks.values()) * 2))
-    axes.set_xlabel("flop per byte (filled: that the rung asks for; hollow: that DRAM moved)")
+    hollow = any(ladder_tables.counters(found, r) for r in climbed)
+    axes.set_xlabel(
+        "flop per byte that the rung asks for" + ("; hollow: that DRAM moved" if hollow else "")
+    )
     plotting.legend(figure, [axes])
     size = climbed[0].m
     plotting.title(axes, f"The ladder at {size} × {size} × {size}", climbed)
@@ -120,7 +123,7 @@ def _climb(
 
 
 def _roofs(axes: Any, low: float, high: float, bandwidth: float, peaks: dict[str, float]) -> None:
-    """The slope of the bandwidth up to the highest peak, and a flat line for each peak."""
+    """The slope of the bandwidth of DRAM up to the highest peak, and a flat line for each peak."""
     top = max(peaks.values())
     axes.plot([low, 1e3 * top / bandwidth], [low * bandwidth / 1e3, top], color="black")
     for name, peak in peaks.items():
@@ -128,7 +131,7 @@ def _roofs(axes: Any, low: float, high: float, bandwidth: float, peaks: dict[str
         _note(axes, f"{name} {peak:.0f} TFLOP/s", (high, peak), (0, 5), "black", ha="right")
     # Above the slope, where nothing can be that DRAM has to feed; most of the way up.
     at = low * (1e3 * top / bandwidth / low) ** 0.8
-    text = f"bandwidth {bandwidth:.0f} GB/s"
+    text = f"DRAM {bandwidth:.0f} GB/s"
     _note(axes, text, (at, at * bandwidth / 1e3), (-8, 2), "black", ha="right")
 
 
