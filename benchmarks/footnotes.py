@@ -71,10 +71,11 @@ def _empty(cells: set[str]) -> list[str]:
 
 def _left_out(suite: str, found: Results) -> list[str]:
     """Rows that have no line because jaxgemm gave no time."""
+    rows = found.of_suite(suite)
     reasons = {
         r.row: f"`{r.row}` ({r.status}: {r.reason})"
         for r in found.refused
-        if r.impl == "jaxgemm" and r.row in found.of_suite(suite)
+        if r.impl == "jaxgemm" and r.row in rows
     }
     return [f"No time of jaxgemm: {'; '.join(reasons.values())}."] if reasons else []
 

@@ -43,14 +43,15 @@ def roofline(found: Results) -> Any | None:
         points = [
             (x, r.tflops) for x, r in zip(intensities, rows, strict=True) if r.suite == family
         ]
+        colour, marker = plotting.style_of(index)
         axes.scatter(
             *zip(*points, strict=True),
             s=30,
-            color=plotting.COLOURS[index % len(plotting.COLOURS)],
-            marker=plotting.MARKERS[index % len(plotting.MARKERS)],
+            color=colour,
+            marker=marker,
             edgecolor="white",
             linewidth=0.5,
-            label=family,
+            label=family.replace("_", " "),
             zorder=3,
         )
     least = min(r.tflops or peak for r in rows)
@@ -77,7 +78,7 @@ def ladder(found: Results) -> Any | None:
     _roofs(axes, low, high, bandwidth, peaks)
     for index, dtype in enumerate(dict.fromkeys(rungs.RUNGS.values())):
         mine = [r for r in climbed if r.a_dtype == dtype]
-        _climb(axes, mine, plotting.COLOURS[index], plotting.MARKERS[index], found, bandwidth)
+        _climb(axes, mine, plotting.style_of(index), found, bandwidth)
     _scales(axes, (low, high), (min(r.tflops or 0.0 for r in climbed) / 2, max(peaks.values()) * 2))
     hollow = any(ladder_tables.counters(found, r) for r in climbed)
     axes.set_xlabel(
@@ -92,8 +93,7 @@ def ladder(found: Results) -> Any | None:
 def _climb(
     axes: Any,
     some: Sequence[Record],
-    colour: str,
-    marker: str,
+    style: tuple[str, str],
     found: Results,
     bandwidth: float,
 ) -> None:
@@ -103,6 +103,7 @@ def _climb(
     """
     if not some:
         return
+    colour, marker = style
     flops = formulas.product_flops(some[0].m, some[0].n, some[0].k)
     xs = [flops / (r.predicted_l2_bytes or 1.0) for r in some]
     ys = [r.tflops or 0.0 for r in some]

@@ -12,6 +12,7 @@ from benchmarks import (
     manifest,
     measured,
     pictures,
+    plotting,
     records,
     report,
     rooflines,
@@ -127,6 +128,11 @@ def test_a_picture_that_is_not_drawn_is_not_linked(tmp_path: pathlib.Path):
     )
     (tmp_path / "README.md").write_text(text)
     assert report.write_tables(tmp_path, devices, check=False) == []
+
+
+def test_styles_of_all_suites_differ():
+    suites = {row.family for row in manifest.rows()}
+    assert len({plotting.style_of(index) for index in range(len(suites))}) == len(suites)
 
 
 def test_pictures_say_what_they_are_of(tmp_path: pathlib.Path):
