@@ -118,9 +118,9 @@ def conditions(every: Sequence[Record]) -> str:
         f"Median of {_span([r.samples for r in every], 'calls')}, {how}; operands are random"
         " (normal) and rotate through more than twice the last-level cache; launches alternate"
         " with those of the baseline.",
-        f"The baseline is {each(r.baseline or '' for r in every)} under jit; μs of several"
-        " forms are those of the fastest; a difference under 2 %, or with 1 in"
-        " its interval, is a tie.",
+        f"The baseline is {each(r.baseline or '' for r in every)} under jit; μs of others with"
+        " several forms are those of the fastest; a difference under 2 %, or with 1 in its"
+        " interval, is a tie.",
         *_clocks(every),
         _place(every),
     ]

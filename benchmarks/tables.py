@@ -83,7 +83,10 @@ def _lines(rows: dict[str, list[Record]], found: Results) -> list[list[str]]:
 
 
 def _time_of(family: str, ours: Record, some: Sequence[Record], found: Results) -> str:
-    """The time of the fastest of a family, or why there is none."""
+    """The time of the baseline or else the fastest of a family, or why there is none."""
+    baseline = next((r for r in some if r.impl == ours.baseline), None)
+    if baseline is not None and measured.family_of(baseline.impl) == family:
+        return markdown.us(baseline)
     fastest = measured.fastest(some, family)
     if fastest is not None:
         return markdown.us(fastest)

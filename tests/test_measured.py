@@ -107,6 +107,14 @@ def test_a_cell_without_a_time_says_why(tmp_path: pathlib.Path) -> None:
     assert "failed, " not in text
 
 
+def test_of_the_forms_of_jnp_dot_the_baseline_is_shown(tmp_path: pathlib.Path) -> None:
+    for impl, us in (("jaxgemm", 2.0), ("jnp.dot", 4.0), ("jnp.dot[f32acc]", 3.0)):
+        _run(tmp_path, 1, "new", "run", impl, median_us=us, tflops=1.0)
+    for impl, us in (("torch.mm", 6.0), ("torch._addmm_activation", 5.0)):
+        _run(tmp_path, 1, "new", "run", impl, median_us=us)
+    assert "| 2.0 | 1 | 4.0 | 5.0 |" in _table(tmp_path)
+
+
 def test_the_outcome_of_a_suite_is_counted(tmp_path: pathlib.Path) -> None:
     outcomes = {
         "sq_1024_bf16": (2.0, 1.9, 2.1),
