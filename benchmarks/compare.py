@@ -34,12 +34,14 @@ class Comparison:
       key: these four.
       before, after: microseconds, or ratios to the baseline.
       speedup: > 1: the second file is faster.
+      same_config: whether the implementation chose the same in both.
     """
 
     key: Key
     before: float
     after: float
     speedup: float
+    same_config: bool = True
 
     @property
     def verdict(self) -> str:
@@ -67,12 +69,12 @@ def compare(
         if ratios:
             if old.ratio is None or new.ratio is None or old.impl == old.baseline:
                 continue
-            found.append(Comparison(key, old.ratio, new.ratio, new.ratio / old.ratio))
+            numbers = old.ratio, new.ratio, new.ratio / old.ratio
         else:
             assert old.median_us is not None
             assert new.median_us is not None
-            speedup = old.median_us / new.median_us
-            found.append(Comparison(key, old.median_us, new.median_us, speedup))
+            numbers = old.median_us, new.median_us, old.median_us / new.median_us
+        found.append(Comparison(key, *numbers, same_config=old.config == new.config))
     return found
 
 
@@ -82,6 +84,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
     for c in comparisons:
         row, impl, mode, regime = c.key
         notes = " ".join(x for x in (mode, regime) if x not in ("forward", "burst"))
+        notes += "" if c.same_config else " another config"
         numbers = f"{c.before:10.3f} {c.after:10.3f} {c.speedup:9.3f}"
         lines.append(f"{row:32.32} {impl:26.26} {numbers}  {c.verdict:6} {notes}".rstrip())
     if comparisons:
@@ -91,7 +94,8 @@ def table(comparisons: Sequence[Comparison]) -> str:
             f"{len(comparisons)} compared: "
             + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
             + f"; geometric mean {math.exp(statistics.fmean(logs)):.3f}; largest difference"
-            f" {math.exp(max(map(abs, logs))) - 1:.1%}"
+            f" {math.exp(max(map(abs, logs))) - 1:.1%}; with another config"
+            f" {sum(not c.same_config for c in comparisons)}"
         )
     return "\n".join(lines)
 

@@ -51,8 +51,10 @@ def _counters(record: Record) -> str:
             parts.append(
                 f"{name} {measured / 1e6:.1f} MB ({measured / predicted:.2f} of the model)"
             )
-    if record.tensor_percent is not None:
-        parts.append(f"tensor pipe {record.tensor_percent:.1f} %")
+    if record.tensor_active_percent is not None:
+        parts.append(f"tensor pipe busy in {record.tensor_active_percent:.1f} % of cycles")
+    elif record.tensor_percent is not None:
+        parts.append(f"tensor pipe {record.tensor_percent:.1f} % of instructions")
     return ", ".join(parts) or "no counters"
 
 

@@ -1,7 +1,9 @@
 """Where a measurement is made: device, driver, versions, commit; and where it is kept."""
 
 import functools
+import hashlib
 import importlib.metadata
+import json
 import os
 import pathlib
 import platform
@@ -13,7 +15,7 @@ import time
 import jax
 
 from jaxgemm import device
-from jaxgemm.tuning import clocks
+from jaxgemm.tuning import cache, clocks
 
 _ROOT = pathlib.Path(__file__).parents[1]
 # Not so where the package is installed, and there the folder may be in a checkout of others.
@@ -57,14 +59,23 @@ def driver() -> str | None:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that decide what runs."""
+    """Of Python, of the packages that decide what runs, and of the tuning tables."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return {**found, "tables": digest(cache.current(device.current()))}
+
+
+def digest(tables: cache.Tables) -> str:
+    """A hash of what the tables say, in whatever order."""
+    said = [
+        sorted(json.dumps(cache.to_json(entry), sort_keys=True) for entry in table.entries)
+        for table in (tables.user, tables.shipped)
+    ]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]
 
 
 @functools.cache

@@ -1,17 +1,23 @@
-"""The tables of docs/ladder.md: every rung at its fastest, its bytes, and the pipeline's stages."""
+"""The tables of docs/ladder.md: every rung at its fastest, its bytes, the roofs, the stages."""
 
 from benchmarks import markdown, rungs
 from benchmarks.measured import SHORT, Results
 from benchmarks.records import Record
 
 _STAGED = "cuda.mma_sync"
-# Counter → the unit that it tells of.
+# Shared memory that CUDA keeps of every CTA for itself, which ncu counts too.
+_DRIVER_BYTES = 1024
+# Column → the counter that it shows.
 _UNITS = {
-    "sm_percent": "instructions of the SM",
-    "l1_percent": "L1 and shared memory",
-    "l2_percent": "L2",
-    "dram_percent": "DRAM",
+    "warps": "occupancy_percent",
+    "SM": "sm_percent",
+    "Tensor Cores": "tensor_active_percent",
+    "L1": "l1_percent",
+    "L2": "l2_percent",
+    "DRAM": "dram_percent",
 }
+# Those that say how near a unit came to what it can do.
+_LIMITS = ("SM", "L1", "L2", "DRAM")
 
 
 def measured(found: Results) -> list[Record]:
@@ -45,18 +51,55 @@ def climb(found: Results) -> str | None:
 
 
 def moved(found: Results) -> str | None:
-    """Bytes by formula and by counter, and the busiest unit; None where nothing is counted."""
-    head = ["", "dtype", "asked for, GB", "through L2, GB", "DRAM, GB", "busiest"]
-    lines = [head, ["---", "---", "--:", "--:", "--:", "---"]]
-    for record in rungs.fastest(measured(found)):
-        counted = counters(found, record)
-        if counted is None:
-            continue
-        amounts = record.predicted_l2_bytes, counted.l2_bytes, counted.dram_bytes
+    """Bytes by formula and by counter, and how busy each unit was; None without counters."""
+    counted = [(r, counters(found, r)) for r in rungs.fastest(measured(found))]
+    known = [(record, counts) for record, counts in counted if counts is not None]
+    if not known:
+        return None
+    units = {
+        name: field
+        for name, field in _UNITS.items()
+        if any(getattr(counts, field) is not None for _, counts in known)
+    }
+    head = ["", "dtype", *(f"{what}, GB" for what in ("asked for", "L2", "at least", "DRAM"))]
+    head += [f"{name}, %" for name in units]
+    lines = [head, ["---", "---", *["--:"] * (len(head) - 2)]]
+    for record, counts in known:
+        amounts = (
+            *(record.predicted_l2_bytes, counts.l2_bytes),
+            *(counts.predicted_dram_bytes, counts.dram_bytes),
+        )
         cells = [_name(record), SHORT[record.a_dtype]]
         cells += [markdown.three_digits(x and x / 1e9) for x in amounts]
-        lines.append([*cells, _busiest(counted)])
-    return markdown.table(lines) if len(lines) > 2 else None
+        lines.append([*cells, *_shares(counts, units)])
+    return markdown.table(lines)
+
+
+def _shares(counts: Record, units: dict[str, str]) -> list[str]:
+    """How busy each unit was; in bold the one that came nearest to its limit."""
+    shares = {name: getattr(counts, field) for name, field in units.items()}
+    nearest = max((shares[name] or 0.0 for name in _LIMITS if name in shares), default=0.0)
+    cells = {name: "" if share is None else f"{share:.0f}" for name, share in shares.items()}
+    return [
+        f"**{text}**" if name in _LIMITS and text and shares[name] == nearest else text
+        for name, text in cells.items()
+    ]
+
+
+def roofs(found: Results) -> str | None:
+    """The fastest product in each dtype of the ladder, and what DRAM must feed it with."""
+    peaks: dict[str, float] = {}
+    for record in rungs.fastest(measured(found)):
+        peaks[record.a_dtype] = max(record.tflops or 0.0, peaks.get(record.a_dtype, 0.0))
+    bandwidth = found.bandwidth_gbps()
+    if not peaks or bandwidth is None:
+        return None
+    head = ["dtype", "fastest product, TFLOP/s", "DRAM, TB/s", "flops a byte at which both bind"]
+    lines = [head, ["---", *["--:"] * 3]]
+    for dtype, peak in peaks.items():
+        numbers = peak, bandwidth / 1e3, 1e3 * peak / bandwidth
+        lines.append([SHORT[dtype], *map(markdown.three_digits, numbers)])
+    return markdown.table(lines)
 
 
 def stages(found: Results) -> str | None:
@@ -97,19 +140,10 @@ def _form(record: Record) -> str:
 def _resources(record: Record, counted: Record | None) -> tuple[str, str]:
     """Registers of a thread and shared memory of a CTA: by ncu, or as far as they are known."""
     form = rungs.instance_of(record)
-    seen = counted or record
-    registers = "" if seen.registers is None else str(seen.registers)
-    smem_bytes = seen.smem_bytes
+    registers = (counted and counted.registers) or record.registers or ""
+    smem_bytes = record.smem_bytes
     if form is not None:
         registers, smem_bytes = registers or f"≤ {form.max_registers}", form.smem_bytes
-    return registers, "" if smem_bytes is None else f"{smem_bytes / 1024:.0f}"
-
-
-def _busiest(counted: Record) -> str:
-    """The unit that came nearest to what it can do."""
-    shares = {unit: getattr(counted, field) for field, unit in _UNITS.items()}
-    known = {unit: share for unit, share in shares.items() if share is not None}
-    if not known:
-        return ""
-    unit = max(known, key=known.__getitem__)
-    return f"{unit}, {known[unit]:.0f} %"
+    elif smem_bytes is None and counted is not None and counted.smem_bytes is not None:
+        smem_bytes = counted.smem_bytes - _DRIVER_BYTES
+    return str(registers), "" if smem_bytes is None else f"{smem_bytes / 1024:.0f}"

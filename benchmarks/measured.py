@@ -1,11 +1,17 @@
 """The records of one device, and the questions that tables and pictures ask of them."""
 
+import collections
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Iterable, Sequence
 
 from benchmarks import manifest, records
 from benchmarks.records import Record
+from jaxgemm.tuning.times import TIE
+
+# What tells the runs of a binary apart: commit and command.
+Run = tuple[str, str]
 
 SHORT = {
     "bfloat16": "bf16",
@@ -29,19 +35,29 @@ def family_of(impl: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """Records with a time, those of the last run of each row, mode and regime.
+    """Records with a time, those of one run of each row, mode and regime; see `load`.
 
     Attributes:
       name: the folder, such as "nvidia_h200".
       found: they.
       counted: records with counters instead of a time, in the same way.
-      repeated: records of `found` with those of an earlier run of the same commit.
+      repeated: records of `found` with those of another run of the same commit.
+      refused: records of the same runs that say why there is no time.
     """
 
     name: str
     found: tuple[Record, ...]
     counted: tuple[Record, ...] = ()
     repeated: tuple[tuple[Record, Record], ...] = ()
+    refused: tuple[Record, ...] = ()
+
+    @functools.cached_property
+    def families_of_run(self) -> dict[Run, set[str]]:
+        """Run → the families of implementations that it timed on any row."""
+        families: dict[Run, set[str]] = collections.defaultdict(set)
+        for record in self.found:
+            families[run_of(record)].add(family_of(record.impl))
+        return families
 
     def of_suite(self, suite: str, regime: str = "burst") -> dict[str, list[Record]]:
         """row → its records, in the order of the manifest, then those that it does not list."""
@@ -75,36 +91,79 @@ def fastest(some: Iterable[Record], family: str) -> Record | None:
     return min(members, key=lambda r: r.median_us or 0.0, default=None)
 
 
-def load(folder: pathlib.Path) -> Results:
-    """All records of a folder; where a row was measured again, the last run counts.
+def verdict(record: Record) -> str:
+    """In one word, how a record compares with its baseline; "" if it is not compared."""
+    if record.ratio is None:
+        return ""
+    low, high = record.ratio_low or record.ratio, record.ratio_high or record.ratio
+    if abs(record.ratio - 1) < TIE or low <= 1 <= high:
+        return "tied"
+    return "faster" if record.ratio > 1 else "slower"
 
-    Of that run alone: cards of one kind differ, so times of two runs cannot stand side by side. A
-    file with a `.meta.json` beside it holds something else, which that file describes.
+
+def load(folder: pathlib.Path) -> Results:
+    """All records of a folder; where a row was measured again, one run of the last commit counts.
+
+    It is the one with the most implementations, and of several such the last. Of that run alone:
+    cards of one kind differ, so times of two runs cannot stand side by side. A file with a
+    `.meta.json` beside it holds something else, which that file describes.
     """
     paths = [p for p in sorted(folder.glob("*.jsonl")) if not p.with_suffix(".meta.json").exists()]
-    kept = [r for path in paths for r in records.read(path) if r.status in ("ok", "counted")]
-    kept.sort(key=lambda r: r.time)
-    last_run = {_measured_thing(r): _run(r) for r in kept}
+    every = sorted((r for path in paths for r in records.read(path)), key=lambda r: r.time)
+    kept = [r for r in every if r.status in ("ok", "counted")]
+    chosen = _chosen_runs(kept)
     latest = {
-        (*_measured_thing(r), r.impl): r for r in kept if last_run[_measured_thing(r)] == _run(r)
+        (*_measured_thing(r), r.impl): r for r in kept if chosen[_measured_thing(r)] == run_of(r)
+    }
+    others = {
+        (*_measured_thing(r), r.impl, r.commit): r
+        for r in kept
+        if chosen[_measured_thing(r)] != run_of(r)
     }
     found, counted = (
         tuple(record for record in latest.values() if record.status == status)
         for status in ("ok", "counted")
     )
-    earlier = {
-        (*_measured_thing(r), r.impl, r.commit): r
-        for r in kept
-        if last_run[_measured_thing(r)] != _run(r)
+    pairs = ((r, others.get((*_measured_thing(r), r.impl, r.commit))) for r in found)
+    repeated = tuple((r, other) for r, other in pairs if other is not None)
+    runs = {(r.row, r.mode, run_of(r)) for r in found}
+    refused = tuple(
+        r for r in every if r.status not in ("ok", "counted") and (r.row, r.mode, run_of(r)) in runs
+    )
+    return Results(folder.name, found, counted, repeated, refused)
+
+
+def _chosen_runs(kept: Sequence[Record]) -> dict[tuple[str, ...], Run]:
+    """What is measured → the run that counts; `kept` are in the order of time."""
+    last_commit = {_measured_thing(r): r.commit for r in kept}
+    tried: dict[tuple[str, ...], dict[Run, set[str]]] = collections.defaultdict(dict)
+    for record in kept:
+        thing = _measured_thing(record)
+        if record.commit == last_commit[thing]:
+            # A run that goes on later stands behind those before.
+            impls = tried[thing].pop(run_of(record), set())
+            tried[thing][run_of(record)] = impls | {record.impl}
+    return {
+        thing: max(reversed(runs), key=lambda run: len(runs[run])) for thing, runs in tried.items()
     }
-    pairs = ((r, earlier.get((*_measured_thing(r), r.impl, r.commit))) for r in found)
-    repeated = tuple((r, before) for r, before in pairs if before is not None)
-    return Results(folder.name, found, counted, repeated)
 
 
 def _measured_thing(record: Record) -> tuple[str, ...]:
     return (record.status, record.row, record.mode, record.regime)
 
 
-def _run(record: Record) -> tuple[str, str]:
+def run_of(record: Record) -> Run:
+    """What tells the runs of a binary apart: the commit and the command."""
     return (record.commit, record.command)
+
+
+def commits(some: Iterable[Record]) -> list[str]:
+    """The commits of records, the most frequent first, in as many digits as git shows."""
+    counts = collections.Counter(short_commit(r) for r in some)
+    return [commit for commit, _ in counts.most_common()]
+
+
+def short_commit(record: Record) -> str:
+    """The commit in a few digits, and "+" where files differed from it."""
+    digits = record.commit.rstrip("+")
+    return digits[:9] + record.commit[len(digits) :]

@@ -5,13 +5,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import groups, plotting, rooflines
+from benchmarks import groups, measured, plotting, rooflines
 from benchmarks.measured import SHORT, Results
 from benchmarks.records import Record
 from jaxgemm.tuning.times import TIE
 
 # From this ratio of the largest size to the smallest on, an axis is logarithmic.
 _WIDE = 16
+# Of ratios, by what they say.
+_COLOURS = {"faster": "#0072B2", "tied": "#777777", "slower": "#D55E00"}
 
 
 def speedup(found: Results) -> Any | None:
@@ -44,9 +46,9 @@ def _speedup_figure(found: Results, wanted: Callable[[Record], bool]) -> Any | N
         for axes, family in zip(grid[:, 0], column, strict=True):
             _speedups(axes, family, sorted(families[family], key=lambda r: r.ratio or 0.0))
         _ratio_axis(grid[-1, 0], every)
-    device = ", ".join(dict.fromkeys(r.device for r in every))
     figure.suptitle("Speed-up over the baseline, 95 % interval", fontweight="bold", fontsize=11)
-    figure.supxlabel(f"time of the baseline / time of jaxgemm, {device}", fontsize=9)
+    label = f"time of the baseline / time of jaxgemm\n{plotting.origin(every)}"
+    figure.supxlabel(label, fontsize=8.5)
     return figure
 
 
@@ -66,7 +68,30 @@ def _ratio_axis(axes: Any, every: list[Record]) -> None:
     low, high = min(0.8, *known) / 1.05, max(1.25, *known) * 1.05
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    choices = (0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500)
+    choices = (
+        0.05,
+        0.1,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+        0.7,
+        0.8,
+        0.9,
+        1,
+        1.1,
+        1.25,
+        1.5,
+        2,
+        3,
+        5,
+        10,
+        20,
+        50,
+        100,
+        200,
+        500,
+    )
     ticks = _thinned([t for t in choices if low <= t <= high])
     axes.set_xticks(ticks, [f"{t:g}×" for t in ticks], fontsize=8)
     axes.minorticks_off()
@@ -88,8 +113,7 @@ def _speedups(axes: Any, family: str, some: list[Record]) -> None:
     axes.axvline(1, color="black", linewidth=0.8)
     for position, r in zip(positions, some, strict=True):
         ratio = r.ratio or 1.0
-        faster, slower = "#0072B2", "#D55E00"
-        colour = "#777777" if abs(ratio - 1) < TIE else faster if ratio > 1 else slower
+        colour = _COLOURS[measured.verdict(r)]
         axes.plot([r.ratio_low, r.ratio_high], [position] * 2, color=colour, linewidth=1.4)
         axes.plot(ratio, position, "o", color=colour, markersize=4)
     modes = {"forward": "", "vjp": ", gradients", "forward_and_vjp": " + gradients"}
@@ -97,7 +121,7 @@ def _speedups(axes: Any, family: str, some: list[Record]) -> None:
     axes.set_yticks(positions, labels, fontsize=7.5)
     axes.set_ylim(-0.7, len(some) - 0.3)
     axes.grid(axis="y", visible=False)
-    axes.set_title(family.replace("_", ", "), loc="left", fontsize=9)
+    axes.set_title(family.replace("_", " "), loc="left", fontsize=9)
 
 
 def _fixed(record: Record) -> tuple[Any, ...]:
@@ -169,7 +193,8 @@ def _over_m(
         kind = SHORT.get(some[0].a_dtype, some[0].a_dtype)
         what = f"n = {some[0].n}, k = {some[0].k}, {kind} {some[0].layout}"
         what += "" if some[0].epilogue == "none" else f" {some[0].epilogue}"
-        plotting.title(axes, what, some if axes is panels[0] else ())
+        every = [r for members in sweeps for r in members]
+        plotting.title(axes, what, every if axes is panels[0] else ())
     plotting.legend(figure, panels)
     return figure
 
@@ -194,7 +219,8 @@ def sawtooth(found: Results) -> Any | None:
         axes.set_xticks(sorted({x(r) for r in some}))
         axes.set_xlabel(label)
         axes.set_ylabel("TFLOP/s")
-        plotting.title(axes, what, some if axes is panels[0] else ())
+        every = [r for members in present.values() for r in members]
+        plotting.title(axes, what, every if axes is panels[0] else ())
     plotting.legend(figure, panels)
     return figure
 
@@ -221,7 +247,7 @@ def grouped(found: Results) -> Any | None:
         ticks = [2**i for i in range(largest)] if same_groups else sorted({x(r) for r in members})
         plotting.powers_of_two(axes, ticks, label)
         axes.set_ylabel("TFLOP/s of useful rows")
-        plotting.title(axes, what, members if axes is panels[0] else ())
+        plotting.title(axes, what, some if axes is panels[0] else ())
     plotting.legend(figure, panels)
     return figure
 

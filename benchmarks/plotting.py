@@ -22,6 +22,12 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5
 MARKERS = "os^DvPhX"
 
 
+def style_of(index: int) -> tuple[str, str]:
+    """Colour and marker of one of many; pairs repeat late."""
+    shift = index // len(COLOURS)
+    return COLOURS[index % len(COLOURS)], MARKERS[(index + shift) % len(MARKERS)]
+
+
 def pyplot() -> Any:
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("Agg")
@@ -47,10 +53,19 @@ def pyplot() -> Any:
 
 
 def title(axes: Any, what: str, some: Iterable[Record] = ()) -> None:
-    """A title, and under it the device of the records: once a picture is enough."""
-    device = ", ".join(dict.fromkeys(record.device for record in some))
+    """A title, and under it where the records are from: once a picture is enough."""
     axes.set_title(f"{what}\n", loc="left", fontsize=11, fontweight="bold")
-    axes.text(0, 1.015, device, transform=axes.transAxes, fontsize=8.5, color="#555555")
+    small = {"transform": axes.transAxes, "fontsize": 7.5, "color": "#555555"}
+    # It may reach over the next panel, which has none, and leaves panels their room.
+    axes.text(0, 1.015, origin(some), **small).set_in_layout(False)
+
+
+def origin(some: Iterable[Record]) -> str:
+    """Devices and commits of records in a line, for small print."""
+    some = tuple(some)
+    commits = measured.commits(some)
+    named = f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}" if commits else ""
+    return "; ".join([*dict.fromkeys(record.device for record in some), named]).strip("; ")
 
 
 def lines(axes: Any, series: dict[str, dict[float, float]]) -> None:
@@ -84,7 +99,7 @@ def legend(figure: Any, panels: Sequence[Any]) -> None:
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    columns = min(len(handles), 6)
+    columns = len(handles) if len(handles) <= 6 else 5
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=9
     )

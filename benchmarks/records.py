@@ -1,8 +1,8 @@
 """Result records: one JSON object a line, validated on write and on read.
 
 A record is one implementation of one row in one mode and one regime. One without a time says why in
-`status` and `reason`. Times are kernel times where `clock` is "cupti", and the wall clock of calls
-on the host where it is "wall".
+`status` and `reason`. Times, percentiles included, are kernel times where `clock` is "cupti", as on
+a GPU, and the wall clock of calls on the host where it is "wall".
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class Record:
       reason: why there is no time, or why its check says nothing.
       clock: "cupti" or "wall".
       samples: timed calls.
-      median_us, p10_us, p90_us, p99_us: microseconds a call.
+      median_us, p10_us, p90_us, p99_us: microseconds a call; by which clock, `clock` says.
       check: how calls were launched when their kernel times were checked, one of `CHECKS`.
       graph_us: wall clock of a call, gaps between kernels included, for "graph" and "chain";
         wall_us: the same for "calls".
@@ -60,13 +60,18 @@ class Record:
       compile_seconds: tracing and compiling.
       registers, spill_bytes, stack_bytes, smem_bytes: what ptxas said of our kernels, or ncu.
       waves, tail_utilisation: of our kernels, by the cost model.
-      dram_bytes, l2_bytes, tensor_percent, occupancy_percent: hardware counters of one call, bytes
-        of all its kernels and the busiest one's share of tensor pipe and of warps.
+      dram_bytes, l2_bytes: hardware counters of one call, all its kernels together. Shares are of
+        the busiest kernel: occupancy_percent of the warps that fit;
+        tensor_active_percent of the cycles, those in which the tensor pipe was busy;
+        tensor_percent of the instructions that it could be given, of which one of wgmma keeps it
+        busy for many cycles.
       sm_percent, l1_percent, l2_percent, dram_percent: how near each came to its limit.
       predicted_dram_bytes, predicted_l2_bytes: what must be moved, and what the cost model expects.
       rotation_bytes: operands that are rotated through; inputs: how they are drawn.
       sm_mhz, power_w, temperature_c, throttle: what NVML saw meanwhile.
-      device, driver, versions, commit, time, command: where, with what, when and how.
+      device, driver, versions, commit, time, command: where, with what, when and how. Among the
+        versions are those of Python and packages, and "tables": a hash of the tuning tables that
+        were in force, the user's and the shipped one.
       tags: whatever the command line adds.
     """
 
@@ -128,6 +133,7 @@ class Record:
     dram_bytes: float | None = None
     l2_bytes: float | None = None
     tensor_percent: float | None = None
+    tensor_active_percent: float | None = None
     occupancy_percent: float | None = None
     sm_percent: float | None = None
     l1_percent: float | None = None

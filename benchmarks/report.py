@@ -5,11 +5,13 @@
 
 Outside a checkout all of these are in the current folder.
 
-A marker is `<!-- table:SUITE-DEVICE -->` … `<!-- end -->`; "dense-h200" is the suite "readme" of
-the folder nvidia_h200. Markers for which nothing is measured stay as they are.
+A marker is `<!-- table:SUITE-DEVICE -->` … `<!-- end -->`; "dense-h200" is the suite "dense" of the
+folder nvidia_h200. `<!-- picture:NAME-DEVICE -->` is for a link to the picture that `pictures.py`
+names so. Markers for which nothing is measured, or not drawn, stay as they are.
 """
 
 import importlib.util
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -41,7 +43,13 @@ def write_tables(target: pathlib.Path, devices: Sequence[Results], *, check: boo
         if not path.exists():
             continue
         text = path.read_text()
-        filled = tables.fill(text, lambda name: tables.of_marker(name, devices))
+
+        def content(kind: str, name: str, folder: pathlib.Path = path.parent) -> str | None:
+            if kind == "picture":
+                return _link(target, folder, name, devices)
+            return tables.of_marker(name, devices)
+
+        filled = tables.fill(text, content)
         if filled != text:
             changed.append(str(path.relative_to(target)))
             if not check:
@@ -49,9 +57,25 @@ def write_tables(target: pathlib.Path, devices: Sequence[Results], *, check: boo
     return changed
 
 
+def _link(
+    target: pathlib.Path, folder: pathlib.Path, name: str, devices: Sequence[Results]
+) -> str | None:
+    """The link of a document in `folder` to a picture; None if it is not drawn."""
+    picture, device = tables.device_of(name, devices)
+    if device is None or picture not in pictures.PICTURES:
+        return None
+    path = _pictures(target) / f"{device.name}_{picture}.png"
+    what = (pictures.PICTURES[picture].__doc__ or picture).split("\n")[0].rstrip(".")
+    return f"![{what}]({os.path.relpath(path, folder)})" if path.exists() else None
+
+
+def _pictures(target: pathlib.Path) -> pathlib.Path:
+    return target / "docs" / "pictures"
+
+
 def draw(target: pathlib.Path, devices: Sequence[Results]) -> list[str]:
     """Draws what there is data for; returns the names of the files."""
-    folder = target / "docs" / "pictures"
+    folder = _pictures(target)
     written = []
     for device in devices:
         for name, picture in pictures.PICTURES.items():
@@ -80,14 +104,15 @@ def main(argv: Sequence[str]) -> None:
         raise app.UsageError(
             f"{error}; beside a file of other data, a .meta.json says so"
         ) from None
+    # Tables link to pictures that are there.
+    if _PICTURES.value and not _CHECK.value:
+        if importlib.util.find_spec("matplotlib") is None:
+            print("no pictures: matplotlib is not installed", file=sys.stderr)
+        else:
+            print("pictures:", ", ".join(draw(target, devices)) or "none")
     changed = write_tables(target, devices, check=_CHECK.value)
     print("tables changed:", ", ".join(changed) or "none")
-    if _CHECK.value:
-        sys.exit(1 if changed else 0)
-    if _PICTURES.value and importlib.util.find_spec("matplotlib") is None:
-        print("no pictures: matplotlib is not installed", file=sys.stderr)
-    elif _PICTURES.value:
-        print("pictures:", ", ".join(draw(target, devices)) or "none")
+    sys.exit(1 if _CHECK.value and changed else 0)
 
 
 if __name__ == "__main__":

@@ -43,14 +43,15 @@ def roofline(found: Results) -> Any | None:
         points = [
             (x, r.tflops) for x, r in zip(intensities, rows, strict=True) if r.suite == family
         ]
+        colour, marker = plotting.style_of(index)
         axes.scatter(
             *zip(*points, strict=True),
             s=30,
-            color=plotting.COLOURS[index % len(plotting.COLOURS)],
-            marker=plotting.MARKERS[index % len(plotting.MARKERS)],
+            color=colour,
+            marker=marker,
             edgecolor="white",
             linewidth=0.5,
-            label=family,
+            label=family.replace("_", " "),
             zorder=3,
         )
     least = min(r.tflops or peak for r in rows)
@@ -77,9 +78,12 @@ def ladder(found: Results) -> Any | None:
     _roofs(axes, low, high, bandwidth, peaks)
     for index, dtype in enumerate(dict.fromkeys(rungs.RUNGS.values())):
         mine = [r for r in climbed if r.a_dtype == dtype]
-        _climb(axes, mine, plotting.COLOURS[index], plotting.MARKERS[index], found, bandwidth)
+        _climb(axes, mine, plotting.style_of(index), found, bandwidth)
     _scales(axes, (low, high), (min(r.tflops or 0.0 for r in climbed) / 2, max(peaks.values()) * 2))
-    axes.set_xlabel("flop per byte (filled: that the rung asks for; hollow: that DRAM moved)")
+    hollow = any(ladder_tables.counters(found, r) for r in climbed)
+    axes.set_xlabel(
+        "flop per byte that the rung asks for" + ("; hollow: that DRAM moved" if hollow else "")
+    )
     plotting.legend(figure, [axes])
     size = climbed[0].m
     plotting.title(axes, f"The ladder at {size} × {size} × {size}", climbed)
@@ -89,8 +93,7 @@ def ladder(found: Results) -> Any | None:
 def _climb(
     axes: Any,
     some: Sequence[Record],
-    colour: str,
-    marker: str,
+    style: tuple[str, str],
     found: Results,
     bandwidth: float,
 ) -> None:
@@ -100,6 +103,7 @@ def _climb(
     """
     if not some:
         return
+    colour, marker = style
     flops = formulas.product_flops(some[0].m, some[0].n, some[0].k)
     xs = [flops / (r.predicted_l2_bytes or 1.0) for r in some]
     ys = [r.tflops or 0.0 for r in some]
@@ -120,7 +124,7 @@ def _climb(
 
 
 def _roofs(axes: Any, low: float, high: float, bandwidth: float, peaks: dict[str, float]) -> None:
-    """The slope of the bandwidth up to the highest peak, and a flat line for each peak."""
+    """The slope of the bandwidth of DRAM up to the highest peak, and a flat line for each peak."""
     top = max(peaks.values())
     axes.plot([low, 1e3 * top / bandwidth], [low * bandwidth / 1e3, top], color="black")
     for name, peak in peaks.items():
@@ -128,7 +132,7 @@ def _roofs(axes: Any, low: float, high: float, bandwidth: float, peaks: dict[str
         _note(axes, f"{name} {peak:.0f} TFLOP/s", (high, peak), (0, 5), "black", ha="right")
     # Above the slope, where nothing can be that DRAM has to feed; most of the way up.
     at = low * (1e3 * top / bandwidth / low) ** 0.8
-    text = f"bandwidth {bandwidth:.0f} GB/s"
+    text = f"DRAM {bandwidth:.0f} GB/s"
     _note(axes, text, (at, at * bandwidth / 1e3), (-8, 2), "black", ha="right")
 
 

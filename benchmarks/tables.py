@@ -1,83 +1,115 @@
 """Tables in Markdown, written between markers of a document and nowhere else."""
 
-import math
 import re
-import statistics
 from collections.abc import Callable, Sequence
 
-from benchmarks import ladder_tables, manifest, markdown, measured
+from benchmarks import footnotes, ladder_tables, markdown, measured
 from benchmarks.measured import SHORT, Results
 from benchmarks.records import Record
-from jaxgemm.tuning.times import TIE
 
-_BLOCK = re.compile(r"(<!-- table:(?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(
+    r"(<!-- (?P<kind>table|picture):(?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL
+)
 _OTHERS = (
     *("jnp.dot", "lax.ragged_dot", "best of XLA", "best of cuBLASLt"),
     *("Pallas in JAX", "torch"),
 )
-# A marker names a suite and a device; this one is what the README shows.
-_SUITES = {"dense": "readme"}
+# Columns of a table of products: our time, and the first time of others.
+_FIRST_NUMBER, _FIRST_TIME = 3, 5
 _LADDER = {
     "ladder": ladder_tables.climb,
     "ladder_bytes": ladder_tables.moved,
+    "ladder_roofs": ladder_tables.roofs,
     "ladder_stages": ladder_tables.stages,
 }
 
 
-def fill(text: str, table: Callable[[str], str | None]) -> str:
-    """The text with what `table` gives for the name of each marker; None leaves it as it is."""
+def fill(text: str, content: Callable[[str, str], str | None]) -> str:
+    """The text with what `content` gives for the kind and name of each marker; None leaves it."""
 
     def replaced(match: re.Match[str]) -> str:
-        body = table(match["name"])
-        return match[0] if body is None else f"{match[1]}\n{body}\n\n{match[4]}"
+        body = content(match["kind"], match["name"])
+        return match[0] if body is None else f"{match[1]}\n{body}\n\n{match['end']}"
 
     return _BLOCK.sub(replaced, text)
 
 
+def device_of(name: str, devices: Sequence[Results]) -> tuple[str, Results | None]:
+    """The first part of a marker such as "dense-h200", and the results of the device it names."""
+    first, _, device = name.rpartition("-")
+    return first, next((d for d in devices if d.name.split("_")[-1] == device), None)
+
+
 def of_marker(name: str, devices: Sequence[Results]) -> str | None:
     """The table that a marker such as "dense-h200" asks for; None if nothing is measured."""
-    suite, _, device = name.rpartition("-")
-    found = next((d for d in devices if d.name.split("_")[-1] == device), None)
+    suite, found = device_of(name, devices)
     if found is None:
         return None
     if suite == "first_use":
         return _first_use([r for r in found.found if r.suite == suite])
+    if suite == "spread":
+        return footnotes.spread(found)
     if suite in _LADDER:
         body = _LADDER[suite](found)
         # Once a document is enough.
         if body is None or suite != "ladder":
             return body
-        return f"{body}\n\n{_footnote({'': ladder_tables.measured(found)})}"
-    suite = _SUITES.get(suite, suite)
-    if not (rows := found.of_suite(suite)):
+        return f"{body}\n\n{footnotes.conditions(ladder_tables.measured(found))}"
+    rows = {name: some for name, some in found.of_suite(suite).items() if measured.ours(some)}
+    if not rows:
         return None
-    rows = {name: some for name, some in rows.items() if measured.ours(some)}
-    table = _table(rows, found.of_suite(suite, "sustained"))
-    return f"{table}\n\n{_footnote(rows, _spread(rows, found))}"
+    lines = _lines(rows, found)
+    sustained = _sustained(rows, found.of_suite(suite, "sustained"))
+    joined = [[*line, *more] for line, more in zip(lines, sustained, strict=True)]
+    cells = (cell for line in lines[2:] for cell in line[_FIRST_TIME:-2])
+    return f"{markdown.table(joined)}\n\n{footnotes.of_products(suite, rows, cells, found)}"
 
 
-def _table(rows: dict[str, list[Record]], sustained: dict[str, list[Record]]) -> str:
+def _lines(rows: dict[str, list[Record]], found: Results) -> list[list[str]]:
+    """Head, alignment and a line for each row: our time, those of others, the ratio."""
     every = [record for some in rows.values() for record in some]
     others = [name for name in _OTHERS if any(measured.family_of(r.impl) == name for r in every)]
-    head = ["m×n×k", "", "jaxgemm μs", "TFLOP/s", *(f"{name} μs" for name in others)]
+    head = ["row", "m×n×k", "", "jaxgemm μs", "TFLOP/s", *(f"{name} μs" for name in others)]
     head += ["faster than the baseline", "95 %"]
-    head += ["sustained TFLOP/s", "sustained"] if sustained else []
-    listed = {row.name for row in manifest.rows()}
-    lines = [head, ["---", "---", *["--:"] * (len(head) - 2)]]
+    lines = [head, ["---"] * _FIRST_NUMBER + ["--:"] * (len(head) - _FIRST_NUMBER)]
     for name, some in rows.items():
         record = measured.ours(some)
         assert record is not None
-        rate = f"{record.tflops:.3g}"
-        cells = [record.size, _what(record), markdown.us(record), rate]
-        if name not in listed:
-            cells = [name.replace("_", " "), "", markdown.us(record), ""]
-        cells += [markdown.us(measured.fastest(some, other)) for other in others]
-        cells += [_ratio(record), _interval(record)]
-        if sustained:
-            later = measured.ours(sustained.get(name, ()))
-            cells += [f"{later.tflops:.3g}", _ratio(later)] if later else ["", ""]
-        lines.append(cells)
-    return markdown.table(lines)
+        cells = [f"`{name}`", record.size, _what(record), markdown.us(record)]
+        cells += [markdown.three_digits(record.tflops)]
+        cells += [_time_of(other, record, some, found) for other in others]
+        lines.append([*cells, _ratio(record), _interval(record)])
+    return lines
+
+
+def _time_of(family: str, ours: Record, some: Sequence[Record], found: Results) -> str:
+    """The time of the baseline or else the fastest of a family, or why there is none."""
+    baseline = next((r for r in some if r.impl == ours.baseline), None)
+    if baseline is not None and measured.family_of(baseline.impl) == family:
+        return markdown.us(baseline)
+    fastest = measured.fastest(some, family)
+    if fastest is not None:
+        return markdown.us(fastest)
+    statuses = {
+        r.status
+        for r in found.refused
+        if (r.row, r.mode, measured.run_of(r)) == (ours.row, ours.mode, measured.run_of(ours))
+        and measured.family_of(r.impl) == family
+    }
+    if told := statuses & {"wrong", "failed"}:
+        return min(told)
+    tried = family in found.families_of_run[measured.run_of(ours)]
+    return footnotes.CANNOT if statuses or tried else ""
+
+
+def _sustained(rows: dict[str, list[Record]], later: dict[str, list[Record]]) -> list[list[str]]:
+    """The columns of the sustained regime, one list a line; empty lists where there is none."""
+    found = [measured.ours(later.get(name, ())) for name in rows]
+    if not any(found):
+        return [[] for _ in range(len(rows) + 2)]
+    lines = [["sustained TFLOP/s", "sustained"], ["--:", "--:"]]
+    lines += [[markdown.three_digits(r.tflops), _ratio(r)] if r else ["", ""] for r in found]
+    return lines
 
 
 def _first_use(some: Sequence[Record]) -> str | None:
@@ -90,8 +122,9 @@ def _first_use(some: Sequence[Record]) -> str | None:
         lines.append(
             [record.row, record.config, f"{seconds:.3f}" if seconds < 1 else f"{seconds:.1f}"]
         )
-    place, commit = (_each([getattr(r, x) for r in some]) for x in ("device", "commit"))
-    commands = _each([f"`{r.command}`" for r in some])
+    place = footnotes.each(r.device for r in some)
+    commit = ", ".join(measured.commits(some))
+    commands = footnotes.each(f"`{r.command}`" for r in some)
     return f"{markdown.table(lines)}\n\nMedians. {place}; commit {commit}. Made by {commands}."
 
 
@@ -108,7 +141,7 @@ def _what(record: Record) -> str:
 def _ratio(record: Record) -> str:
     if record.ratio is None:
         return ""
-    tie = " (tie)" if abs(record.ratio - 1) < TIE else ""
+    tie = " (tie)" if measured.verdict(record) == "tied" else ""
     return f"{record.ratio:.2f}×{tie}"
 
 
@@ -116,69 +149,3 @@ def _interval(record: Record) -> str:
     if record.ratio_low is None or record.ratio_high is None:
         return ""
     return f"{record.ratio_low:.2f} to {record.ratio_high:.2f}"
-
-
-def _span(values: Sequence[float | None], unit: str) -> str:
-    known = [x for x in values if x is not None]
-    if not known:
-        return ""
-    low, high = round(min(known)), round(max(known))
-    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
-
-
-def _each(values: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(x for x in values if x))
-
-
-def _spread(rows: dict[str, list[Record]], found: Results) -> str:
-    """How well another run of the same commit gave the same ratios; "" where there is none."""
-    spread = [
-        abs(math.log(after.ratio / before.ratio))
-        for after, before in found.repeated
-        if after.row in rows and after.impl == "jaxgemm" and after.ratio and before.ratio
-    ]
-    if not spread:
-        return ""
-    middle, largest = (math.expm1(x) for x in (statistics.median(spread), max(spread)))
-    return (
-        f"Another run of the same commit gave {len(spread)} of these ratios again: they differ by"
-        f" {middle:.1%} in the median and by {largest:.1%} at most."
-    )
-
-
-def _footnote(rows: dict[str, list[Record]], spread: str = "") -> str:
-    """Where, with what and how: everything that the numbers depend on, from the records."""
-    every = [record for some in rows.values() for record in some]
-    clocks = {r.clock for r in every}
-    how = (
-        "sums of the times of all kernels of a call (CUPTI)"
-        if clocks == {"cupti"}
-        else "wall clock of a call, dispatch included"
-    )
-    versions = _each(
-        [f"{k} {v}" for r in every for k, v in r.versions.items() if k in ("jax", "torch")]
-    )
-    state = ", ".join(
-        x
-        for x in (
-            _span([r.sm_mhz for r in every], "MHz"),
-            _span([r.power_w for r in every], "W"),
-            _each([reason for r in every for reason in r.throttle]),
-        )
-        if x
-    )
-    place = _each([r.device for r in every])
-    driver = _each([r.driver or "" for r in every])
-    sentences = [
-        f"Median of {_span([r.samples for r in every], 'calls')}, {how}; operands are random"
-        " (normal) and rotate through more than twice the last-level cache; launches alternate"
-        " with those of the baseline.",
-        f"The baseline is {_each([r.baseline or '' for r in every])} under jit; μs of several"
-        " forms are those of the fastest; a difference under 2 % is a tie.",
-        f"{place}{f', driver {driver}' if driver else ''}{f'; {state}' if state else ''}.",
-        f"{versions}; commit {_each([r.commit for r in every])};"
-        f" {_each([r.time[:10] for r in every])}.",
-    ]
-    sentences[2:2] = [spread] if spread else []
-    commands = "\n".join(f"`{c}`" for c in dict.fromkeys(r.command for r in every))
-    return " ".join(sentences) + f" Made by\n{commands}\nand `python -m benchmarks.report`."

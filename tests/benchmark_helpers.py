@@ -48,7 +48,8 @@ def ladder_records() -> list[Record]:
             **size, impl=form.name, tflops=1.0 + index, ratio=0.01, predicted_l2_bytes=4e9
         )
         timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
-        counters = {"l2_bytes": 3e9, "dram_bytes": 2e9, "registers": 40, "l1_percent": 77.0}
+        counters = {"l2_bytes": 3e9, "dram_bytes": 2e9, "predicted_dram_bytes": 2e8}
+        counters |= {"registers": 40, "l1_percent": 77.0, "sm_percent": 55.0}
         counted = dataclasses.replace(timed, status="counted", **timeless, **counters)
         found += [timed, counted]
     jnp_dot = {"row": "ladder_4096_float32", "suite": "ladder", "m": 4096, "a_dtype": "float32"}

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import ladder_tables, measured, records, rungs
 from jaxgemm import device
 from jaxgemm.ffi_kernels import KERNELS
-from tests.benchmark_helpers import ladder_records, run_python
+from tests.benchmark_helpers import ladder_records, record_of, run_python
 from tests.kernel_cases import KernelCase
 
 _KERNELS = {kernel.name: kernel for kernel in KERNELS}
@@ -59,32 +59,64 @@ def test_the_fastest_form_of_each_rung_counts_in_the_order_of_the_ladder():
     assert found[4] is quick
 
 
+_TABLES = (
+    ladder_tables.climb,
+    ladder_tables.moved,
+    ladder_tables.stages,
+    ladder_tables.roofs,
+)
+
+
 def _results(folder: pathlib.Path) -> measured.Results:
     path = folder / "nvidia_h200" / "ladder.jsonl"
     for record in ladder_records():
         records.append(path, record)
+    ceiling = record_of(row="ceiling_read", suite="ceiling", impl="jax.numpy", gbps=4000.0)
+    records.append(path, ceiling)
     return measured.load(path.parent)
 
 
 def test_tables_hold_formula_counters_and_stages(tmp_path: pathlib.Path):
     found = _results(tmp_path)
-    climb, moved, stages = (
-        table(found) for table in (ladder_tables.climb, ladder_tables.moved, ladder_tables.stages)
-    )
+    climb, moved, stages, roofs = (table(found) for table in _TABLES)
     assert climb is not None
     assert "| `cuda.naive` | f32 | 32×8×1 | 11.0 | 1 | 1 % | 40 | 0 |" in climb
     assert "| `jnp.dot` | f32 | `sgemm` | 11.0 |" in climb
     assert climb.endswith("(pictures/nvidia_h200_ladder.png)")
     assert moved is not None
-    assert "| `cuda.tiled` | f32 | 4 | 3 | 2 | L1 and shared memory, 77 % |" in moved
+    assert "| DRAM, GB | SM, % | L1, % |" in moved
+    assert "| `cuda.tiled` | f32 | 4 | 3 | 0.2 | 2 | 55 | **77** |" in moved
     assert stages is not None
     assert [line.split(" | ")[0] for line in stages.splitlines()[2:]] == [
         f"| {depth}" for depth in range(1, 6)
     ]
+    # The first form of rung 5, the fifth of all.
+    assert roofs is not None
+    assert "| f32 | 5 | 4 | 1.25 |" in roofs
     nothing = measured.Results("cpu", ())
-    assert not any(
-        table(nothing) for table in (ladder_tables.climb, ladder_tables.moved, ladder_tables.stages)
+    assert not any(table(nothing) for table in _TABLES)
+
+
+def test_cycles_of_tensor_cores_are_shown_where_they_are_counted(tmp_path: pathlib.Path):
+    found = _results(tmp_path)
+    counted = tuple(dataclasses.replace(r, tensor_active_percent=91.2) for r in found.counted)
+    text = ladder_tables.moved(dataclasses.replace(found, counted=counted))
+    assert text is not None
+    assert "| SM, % | Tensor Cores, % | L1, % |" in text
+    # It is one of the SM's pipes, and no unit beside it.
+    assert "| 55 | 91 | **77** |" in text
+
+
+def test_shared_memory_of_a_library_is_without_what_the_driver_keeps(tmp_path: pathlib.Path):
+    found = _results(tmp_path)
+    jnp_dot = next(r for r in found.found if r.impl == "jnp.dot[highest]")
+    timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
+    counted = dataclasses.replace(
+        jnp_dot, status="counted", smem_bytes=67 * 1024, registers=254, **timeless
     )
+    text = ladder_tables.climb(dataclasses.replace(found, counted=(counted,)))
+    assert text is not None
+    assert "| 100 % | 254 | 66 |" in text
 
 
 # Runs nothing and says what a profiler would.

@@ -1,13 +1,26 @@
 """What comparisons, tables and pictures make of records."""
 
+import dataclasses
 import pathlib
+import re
 
 import pytest
 
-from benchmarks import compare, environment, manifest, measured, pictures, records, report, tables
+from benchmarks import (
+    compare,
+    environment,
+    manifest,
+    measured,
+    pictures,
+    plotting,
+    records,
+    report,
+    rooflines,
+    tables,
+)
 from tests.benchmark_helpers import ladder_records, record_of, run_python
 
-_PAIR = ("jaxgemm", "jnp.dot")
+_ROOT = pathlib.Path(__file__).parents[1]
 
 
 def test_compare_finds_what_became_slower():
@@ -17,13 +30,20 @@ def test_compare_finds_what_became_slower():
     assert [(c.key[0], c.verdict) for c in found] == [("a", "tie"), ("b", "slower")]
     text = compare.table(found)
     assert "2 compared: 0 faster, 1 tie, 1 slower" in text
+    assert "with another config 0" in text
+
+
+def test_compare_says_where_another_config_was_chosen():
+    before, after = ([record_of(row="a", config=config)] for config in ("one", "other"))
+    (only,) = compare.compare(before, after)
+    assert not only.same_config
+    assert "another config\n" in compare.table([only])
 
 
 def _results(folder: pathlib.Path) -> pathlib.Path:
-    """Made-up records of rows that pictures and tables show."""
+    """Made-up records of every row of the manifest and of every sweep that has a picture."""
     device = folder / "nvidia_h200"
-    wanted = [r for r in manifest.rows() if {"readme", "sawtooth", "decode"} & {*r.suites.split()}]
-    wanted += manifest.sweep("512:2048:512", "4096", "4096")
+    wanted = [*manifest.rows(), *manifest.sweep("512:2048:512", "4096", "4096")]
     grouped = [(1, "balanced"), (8, "balanced"), (8, "zipf1.0"), (8, "onehot")]
     wanted += [
         manifest.Row(
@@ -31,6 +51,7 @@ def _results(folder: pathlib.Path) -> pathlib.Path:
         )
         for g, x in grouped
     ]
+    wanted.append(manifest.Row("mlp", 64, 64, 64, suites="train_step"))
     for row in wanted:
         names = ("m", "n", "k", "batch", "groups", "distribution", "epilogue")
         shared = {n: getattr(row, n) for n in names}
@@ -45,24 +66,9 @@ def _results(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def test_tables_say_how_well_another_run_agrees(tmp_path: pathlib.Path):
-    path = tmp_path / "nvidia_h200" / "a.jsonl"
-    times = [f"2026-01-0{day}T00:00:00Z" for day in (1, 2, 3)]
-    runs = [("old", "first", 9.0), ("new", "second", 1.0), ("new", "third", 1.02)]
-    for time, (commit, command, ratio) in zip(times, runs, strict=True):
-        for impl in _PAIR:
-            fields = {"time": time, "commit": commit, "command": command, "ratio": ratio}
-            records.append(path, record_of(row="sq_4096_bf16", impl=impl, **fields))
-    found = measured.load(path.parent)
-    assert [(a.command, b.command) for a, b in found.repeated] == [("third", "second")] * 2
-    text = tables.of_marker("dense-h200", [found])
-    assert text is not None
-    assert "gave 1 of these ratios again: they differ by 2.0% in the median and by 2.0% at" in text
-
-
 def test_report_writes_between_its_markers_only(tmp_path: pathlib.Path):
     devices = report.load(_results(tmp_path / "results"))
-    before = "# Title\n\n<!-- table:dense-h200 -->\nold\n<!-- end -->\n\ntext | <!-- end -->\n"
+    before = "# Title\n\n<!-- table:readme-h200 -->\nold\n<!-- end -->\n\ntext | <!-- end -->\n"
     unknown = "<!-- table:dense-b200 -->\nkept\n<!-- end -->\n"
     target = tmp_path / "target"
     (target / "docs").mkdir(parents=True)
@@ -71,11 +77,11 @@ def test_report_writes_between_its_markers_only(tmp_path: pathlib.Path):
     assert (target / "README.md").read_text() == before + unknown
     assert report.write_tables(target, devices, check=False) == ["README.md"]
     after = (target / "README.md").read_text()
-    assert after.startswith("# Title\n\n<!-- table:dense-h200 -->\n")
+    assert after.startswith("# Title\n\n<!-- table:readme-h200 -->\n")
     assert after.endswith("<!-- end -->\n\ntext | <!-- end -->\n" + unknown)
     assert "old" not in after
     assert "8192×8192×8192" in after
-    assert environment.commit() in after
+    assert f"commit {environment.commit()[:9]}" in after
     assert report.write_tables(target, devices, check=False) == []
 
 
@@ -87,9 +93,72 @@ def test_a_table_shows_the_last_measurement(tmp_path: pathlib.Path):
     assert only.tflops == 3
     (path.parent / "other.jsonl").write_text("of another kind")
     (path.parent / "other.meta.json").write_text("{}")
-    text = tables.of_marker("dense-h200", report.load(tmp_path))
+    text = tables.of_marker("readme-h200", report.load(tmp_path))
     assert text is not None
     assert "2026-01-03" in text
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/measured.md", "docs/ladder.md"])
+def test_everything_that_is_measured_is_shown(tmp_path: pathlib.Path, document: str):
+    devices = report.load(_results(tmp_path / "results"))
+    empty = re.sub(
+        r"(<!-- \S+:\S+ -->\n).*?(?=<!-- end -->)", r"\1", _text(document), flags=re.DOTALL
+    )
+    path = tmp_path / document
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(empty)
+    for name in pictures.PICTURES:
+        picture = tmp_path / "docs" / "pictures" / f"nvidia_h200_{name}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.touch()
+    report.write_tables(tmp_path, devices, check=False)
+    filled = path.read_text()
+    blank = set(re.findall(r"<!-- (\S+) -->\n<!-- end -->", filled))
+    # One run of each, and nothing of a CPU.
+    assert blank <= {"table:spread-h200", "picture:speedup-cpu"}
+    links = re.findall(r"\]\((\S+\.png)\)", filled)
+    assert links
+    assert all((path.parent / link).exists() for link in links)
+
+
+def test_a_picture_that_is_not_drawn_is_not_linked(tmp_path: pathlib.Path):
+    devices = report.load(_results(tmp_path / "results"))
+    text = (
+        "<!-- picture:roofline-h200 -->\n<!-- end -->\n<!-- picture:none-h200 -->\n<!-- end -->\n"
+    )
+    (tmp_path / "README.md").write_text(text)
+    assert report.write_tables(tmp_path, devices, check=False) == []
+
+
+def test_styles_of_all_suites_differ():
+    suites = {row.family for row in manifest.rows()}
+    assert len({plotting.style_of(index) for index in range(len(suites))}) == len(suites)
+
+
+def test_pictures_say_what_they_are_of(tmp_path: pathlib.Path):
+    (device,) = report.load(_results(tmp_path / "results"))
+    other = record_of(row="x", commit="abcdef0123456", ratio=0.3, ratio_low=0.3, ratio_high=0.3)
+    device = dataclasses.replace(device, found=(*device.found, other))
+    commits = {environment.commit()[:9], "abcdef012"}
+    speedup = pictures.speedup(device)
+    assert speedup is not None
+    assert all(commit in speedup.get_supxlabel() for commit in commits)
+    panels = [axes for part in speedup.subfigs for axes in part.axes]
+    assert "train step" in {axes.get_title(loc="left") for axes in panels}
+    assert "0.3×" in {label.get_text() for axes in panels for label in axes.get_xticklabels()}
+    ladder = rooflines.ladder(device)
+    assert ladder is not None
+    texts = {text.get_text() for text in ladder.axes[0].texts}
+    assert "DRAM 4000 GB/s" in texts
+    assert any(environment.commit()[:9] in text for text in texts)
+    assert "hollow" in ladder.axes[0].get_xlabel()
+    uncounted = rooflines.ladder(dataclasses.replace(device, counted=()))
+    assert uncounted is not None
+    assert "hollow" not in uncounted.axes[0].get_xlabel()
+
+
+def _text(document: str) -> str:
+    return (_ROOT / document).read_text()
 
 
 def test_a_line_that_is_no_record_is_named(tmp_path: pathlib.Path):
@@ -116,28 +185,13 @@ def test_pictures_are_drawn_where_there_is_data(tmp_path: pathlib.Path):
     devices = report.load(_results(tmp_path / "results"))
     names = report.draw(tmp_path, devices)
     drawn = {pathlib.Path(n).stem.removeprefix("nvidia_h200_") for n in names}
-    assert drawn == set(pictures.PICTURES) - {"speedup_grouped"}
+    assert drawn == set(pictures.PICTURES)
     assert all((tmp_path / "docs" / "pictures" / name).stat().st_size > 5000 for name in names)
     empty = measured.Results("cpu", ())
     assert not any(picture(empty) for picture in pictures.PICTURES.values())
 
 
-def test_times_of_two_runs_do_not_stand_side_by_side(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "nvidia_h200" / "a.jsonl"
-    shared = {"row": "sq_1024_bf16", "mode": "forward"}
-    for hour, commit, impls in ((1, "old", ("jaxgemm", "jnp.dot", "torch.mm")), (2, "new", _PAIR)):
-        for impl in impls:
-            time = f"2026-11-30T0{hour}:00:00+00:00"
-            records.append(path, record_of(impl=impl, commit=commit, time=time, **shared))
-    records.append(path, record_of(row="other", commit="old", mode="forward"))
-    found = measured.load(path.parent).found
-    of_row = {r.impl: r.commit for r in found if r.row == "sq_1024_bf16"}
-    assert of_row == dict.fromkeys(_PAIR, "new")
-    assert [r.commit for r in found if r.row == "other"] == ["old"]
-
-
 def test_committed_results_can_be_read_and_are_in_the_documents() -> None:
-    root = pathlib.Path(__file__).parents[1]
-    devices = report.load(root / "benchmarks" / "results")
+    devices = report.load(_ROOT / "benchmarks" / "results")
     assert {"nvidia_h200", "cpu"} <= {device.name for device in devices}
-    assert report.write_tables(root, devices, check=True) == []
+    assert report.write_tables(_ROOT, devices, check=True) == []

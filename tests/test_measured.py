@@ -1,0 +1,173 @@
+"""Which of many records count, and what the sentences under a table make of them."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import pytest
+
+from benchmarks import environment, footnotes, measured, records, tables
+from jaxgemm import device
+from jaxgemm.tuning import cache
+from tests.benchmark_helpers import record_of
+from tests.tuning_fakes import entry_of, product, tables_of
+
+_PAIR = ("jaxgemm", "jnp.dot")
+_ROW = "sq_1024_bf16"
+
+
+def _run(
+    folder: pathlib.Path, hour: int, commit: str, command: str, *impls: str, **changes: Any
+) -> None:
+    """Adds the records of one run of one row."""
+    fields = {"row": _ROW, **changes}
+    for impl in impls:
+        time = f"2026-11-30T{hour:02}:00:00Z"
+        record = record_of(impl=impl, commit=commit, command=command, time=time, **fields)
+        records.append(folder / "nvidia_h200" / "a.jsonl", record)
+
+
+def _loaded(folder: pathlib.Path) -> measured.Results:
+    return measured.load(folder / "nvidia_h200")
+
+
+def _table(folder: pathlib.Path, suite: str = "readme") -> str:
+    text = tables.of_marker(f"{suite}-h200", [_loaded(folder)])
+    assert text is not None
+    return text
+
+
+def test_times_of_two_runs_do_not_stand_side_by_side(tmp_path: pathlib.Path) -> None:
+    _run(tmp_path, 1, "old", "first", *_PAIR, "torch.mm")
+    _run(tmp_path, 2, "new", "second", *_PAIR)
+    _run(tmp_path, 1, "old", "first", "jaxgemm", row="other")
+    found = _loaded(tmp_path).found
+    assert {r.impl: r.commit for r in found if r.row == _ROW} == dict.fromkeys(_PAIR, "new")
+    assert [r.commit for r in found if r.row == "other"] == ["old"]
+
+
+@pytest.mark.parametrize("larger_first", [True, False])
+def test_of_one_commit_the_run_with_most_implementations_counts(
+    tmp_path: pathlib.Path, larger_first: bool
+) -> None:
+    hours = (1, 2) if larger_first else (2, 1)
+    _run(tmp_path, hours[0], "new", "all", *_PAIR, "torch.mm", "cublaslt-best")
+    _run(tmp_path, hours[1], "new", "again", *_PAIR)
+    loaded = _loaded(tmp_path)
+    assert {r.command for r in loaded.found} == {"all"}
+    assert len(loaded.found) == 4
+    assert {(a.command, b.command) for a, b in loaded.repeated} == {("all", "again")}
+    assert len(loaded.repeated) == 2
+
+
+def test_of_runs_with_as_many_implementations_the_last_counts(tmp_path: pathlib.Path) -> None:
+    for hour, command in enumerate(("first", "second", "third"), 1):
+        _run(tmp_path, hour, "new", command, *_PAIR)
+    loaded = _loaded(tmp_path)
+    assert {r.command for r in loaded.found} == {"third"}
+    assert {b.command for _, b in loaded.repeated} == {"second"}
+
+
+def test_spread_is_over_all_rows_of_which_the_config_is_the_same(tmp_path: pathlib.Path) -> None:
+    for hour, factor in ((1, 1.0), (2, 1.02)):
+        for row, config in ((_ROW, "one"), ("odd_130", "one"), ("odd_k588", f"of {hour}")):
+            changes = {"row": row, "ratio": 1.5 * factor, "config": config}
+            _run(tmp_path, hour, "new", f"run {hour}", *_PAIR, **changes)
+    text = footnotes.spread(_loaded(tmp_path))
+    assert text is not None
+    assert "gave 2 ratios of jaxgemm" in text
+    assert "differ by 2.0 % in the median and by 2.0 % at most" in text
+    assert text.endswith("1 more are left out, because that run chose another config for them.")
+    assert footnotes.spread(measured.Results("cpu", ())) is None
+
+
+def test_a_cell_without_a_time_says_why(tmp_path: pathlib.Path) -> None:
+    _run(tmp_path, 1, "new", "all", *_PAIR, "xla.best", "cublaslt-best", "jax.pallas")
+    # The run knows torch, which has no answer here, a wrong one, or none of this row.
+    timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
+    wrong = {"status": "wrong", "reason": "error is 2 times its bound", **timeless}
+    _run(tmp_path, 2, "new", "all", *_PAIR, row="sq_2048_bf16")
+    _run(tmp_path, 2, "new", "all", "torch.mm", row="sq_2048_bf16", **wrong)
+    _run(tmp_path, 3, "new", "all", "torch.mm", *_PAIR, row="sq_4096_bf16")
+    _run(tmp_path, 4, "new", "few", *_PAIR, row="sq_8192_bf16")
+    text = _table(tmp_path)
+    cells = {
+        line.split("|")[1].strip(" `"): [cell.strip() for cell in line.split("|")[7:11]]
+        for line in text.splitlines()
+        if line.startswith("| `")
+    }
+    assert cells == {
+        _ROW: ["11.0", "11.0", "11.0", "n/a"],
+        "sq_2048_bf16": ["n/a", "n/a", "n/a", "wrong"],
+        "sq_4096_bf16": ["n/a", "n/a", "n/a", "11.0"],
+        "sq_8192_bf16": ["", "", "", ""],
+    }
+    for said in ("n/a, the impl", "wrong, its answer", "empty, the run"):
+        assert said in text
+    assert "failed, " not in text
+
+
+def test_of_the_forms_of_jnp_dot_the_baseline_is_shown(tmp_path: pathlib.Path) -> None:
+    for impl, us in (("jaxgemm", 2.0), ("jnp.dot", 4.0), ("jnp.dot[f32acc]", 3.0)):
+        _run(tmp_path, 1, "new", "run", impl, median_us=us, tflops=1.0)
+    for impl, us in (("torch.mm", 6.0), ("torch._addmm_activation", 5.0)):
+        _run(tmp_path, 1, "new", "run", impl, median_us=us)
+    assert "| 2.0 | 1 | 4.0 | 5.0 |" in _table(tmp_path)
+
+
+def test_the_outcome_of_a_suite_is_counted(tmp_path: pathlib.Path) -> None:
+    outcomes = {
+        "sq_1024_bf16": (2.0, 1.9, 2.1),
+        "sq_2048_bf16": (0.5, 0.4, 0.6),
+        # 3 %, but it may as well be nothing.
+        "sq_4096_bf16": (1.03, 0.9, 1.1),
+    }
+    for row, (ratio, low, high) in outcomes.items():
+        ratios = {"ratio": ratio, "ratio_low": low, "ratio_high": high}
+        _run(tmp_path, 1, "abcdef0123456", "run", "jaxgemm", row=row, **ratios)
+        _run(tmp_path, 1, "abcdef0123456", "run", "jnp.dot", row=row, median_us=11.0 * ratio)
+        _run(tmp_path, 1, "abcdef0123456", "run", "torch.mm", row=row, median_us=5.5)
+    text = _table(tmp_path)
+    assert "3 of 16 rows of this suite, against the baseline 1 faster, 1 tied, 1 slower." in text
+    assert "1.03× (tie)" in text
+    assert "Speed-up over the baseline, 3 rows: geometric mean 1.01×, least 0.50× (`sq_2048" in text
+    assert "over the fastest of several others, 3 rows: geometric mean 0.50×, least 0.50×" in text
+    assert "commit abcdef012;" in text
+
+
+def test_a_row_on_which_jaxgemm_fails_is_named(tmp_path: pathlib.Path) -> None:
+    _run(tmp_path, 1, "new", "run", *_PAIR)
+    _run(tmp_path, 1, "new", "run", "jnp.dot", row="sq_2048_bf16")
+    timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
+    failed = {"status": "failed", "reason": "no memory", **timeless}
+    _run(tmp_path, 1, "new", "run", "jaxgemm", row="sq_2048_bf16", **failed)
+    assert "No time of jaxgemm: `sq_2048_bf16` (failed: no memory)." in _table(tmp_path)
+
+
+def test_times_that_the_wall_clock_contradicts_are_named(tmp_path: pathlib.Path) -> None:
+    checked = {"check": "graph", "graph_us": 12.0, "check_cupti_us": 11.0}
+    _run(tmp_path, 1, "new", "run", "jaxgemm", **checked, clocks_agree=False)
+    _run(tmp_path, 1, "new", "run", "jnp.dot", **checked, clocks_agree=True)
+    _run(tmp_path, 1, "new", "run", "torch.mm")
+    said = "Of 2 of 3 medians kernel times were held against the wall clock; more than 5 % apart: "
+    assert f"{said}1 (`jaxgemm` of `{_ROW}`)." in _table(tmp_path)
+    found = _loaded(tmp_path).found
+    agreeing = [dataclasses.replace(r, clocks_agree=r.check and True) for r in found]
+    assert f"{said}none." in footnotes.conditions(agreeing)
+
+
+def test_commits_of_a_table_are_named_with_their_rows() -> None:
+    some = [record_of(row=str(i), commit="a" * 40 if i else "b" * 12 + "+") for i in range(3)]
+    assert "commits aaaaaaaaa (2 rows), bbbbbbbbb+ (1 row);" in footnotes.conditions(some)
+
+
+def test_records_name_the_tuning_tables_in_force() -> None:
+    one, other = entry_of(product(k=64)), entry_of(product(k=128))
+    slower = dataclasses.replace(one, time_us=11.0)
+    same = environment.digest(tables_of(user=(one, other)))
+    assert environment.digest(tables_of(user=(other, one))) == same
+    changed = (tables_of(shipped=(one, other)), tables_of(user=(one,)), tables_of((slower, other)))
+    assert len({same, *map(environment.digest, changed)}) == 4
+    record = record_of()
+    assert record.versions["tables"] == environment.digest(cache.current(device.current()))
+    assert f"tables {record.versions['tables']}" in footnotes.conditions([record])
