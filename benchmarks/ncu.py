@@ -28,7 +28,7 @@ _METRICS = {
     "dram__bytes_write.sum": "dram_bytes",
     "lts__t_sectors_op_read.sum": "l2_bytes",
     "lts__t_sectors_op_write.sum": "l2_bytes",
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": "tensor_percent",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": "tensor_active_percent",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy_percent",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "sm_percent",
     "l1tex__throughput.avg.pct_of_peak_sustained_active": "l1_percent",
