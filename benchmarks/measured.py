@@ -43,6 +43,7 @@ class Results:
       counted: records with counters instead of a time, in the same way.
       repeated: records of `found` with those of another run of the same commit.
       refused: records of the same runs that say why there is no time.
+      tried: the times of every config that a tuner tried, if they are there.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Results:
     counted: tuple[Record, ...] = ()
     repeated: tuple[tuple[Record, Record], ...] = ()
     refused: tuple[Record, ...] = ()
+    tried: pathlib.Path | None = None
 
     @functools.cached_property
     def families_of_run(self) -> dict[Run, set[str]]:
@@ -130,7 +132,10 @@ def load(folder: pathlib.Path) -> Results:
     refused = tuple(
         r for r in every if r.status not in ("ok", "counted") and (r.row, r.mode, run_of(r)) in runs
     )
-    return Results(folder.name, found, counted, repeated, refused)
+    tried = folder / "tuning_times.jsonl"
+    return Results(
+        folder.name, found, counted, repeated, refused, tried if tried.exists() else None
+    )
 
 
 def _chosen_runs(kept: Sequence[Record]) -> dict[tuple[str, ...], Run]:

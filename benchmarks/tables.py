@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
-from benchmarks import footnotes, ladder_tables, markdown, measured
+from benchmarks import footnotes, ladder_tables, markdown, measured, untuned
 from benchmarks.measured import SHORT, Results
 from benchmarks.records import Record
 
@@ -49,6 +49,8 @@ def of_marker(name: str, devices: Sequence[Results]) -> str | None:
         return _first_use([r for r in found.found if r.suite == suite])
     if suite == "spread":
         return footnotes.spread(found)
+    if suite == "untuned":
+        return untuned.table(found.tried, found.name)
     if suite in _LADDER:
         body = _LADDER[suite](found)
         # Once a document is enough.

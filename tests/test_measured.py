@@ -1,15 +1,17 @@
 """Which of many records count, and what the sentences under a table make of them."""
 
 import dataclasses
+import json
 import pathlib
 from typing import Any
 
 import pytest
 
-from benchmarks import environment, footnotes, measured, records, tables
-from jaxgemm import device
-from jaxgemm.tuning import cache
+from benchmarks import environment, footnotes, measured, records, tables, untuned
+from jaxgemm import device, registry
+from jaxgemm.tuning import cache, cost
 from tests.benchmark_helpers import record_of
+from tests.kernel_cases import KernelCase
 from tests.tuning_fakes import entry_of, product, tables_of
 
 _PAIR = ("jaxgemm", "jnp.dot")
@@ -171,3 +173,25 @@ def test_records_name_the_tuning_tables_in_force() -> None:
     record = record_of()
     assert record.versions["tables"] == environment.digest(cache.current(device.current()))
     assert f"tables {record.versions['tables']}" in footnotes.conditions([record])
+
+
+def test_the_choice_of_the_cost_model_is_held_against_what_a_tuner_timed(tmp_path: pathlib.Path):
+    (kernel,) = [k for k in registry.kernels() if k.name == "pallas.hopper.dense"]
+    h200, problem = device.named("nvidia_h200"), KernelCase(4096, 4096, 4096).problem()
+    ranked = cost.ranked(problem, kernel.configs(problem, h200), h200, kernel.efficiency)
+    times = {0: 150.0, 1: 120.0, 2: 130.0}
+    path = tmp_path / "tuning_times.jsonl"
+    common = {"kernel": kernel.name, "problem": cache.to_json(problem)}
+    with path.open("w") as file:
+        for index, time_us in times.items():
+            config = cache.to_json(ranked[index][0])
+            line = {**common, "config": config, "time_us": time_us}
+            file.write(json.dumps({**line, "kernel_version": kernel.version}) + "\n")
+            # Another version does not count.
+            file.write(json.dumps({**line, "kernel_version": 0, "time_us": 1.0}) + "\n")
+    text = untuned.table(path, "nvidia_h200")
+    assert text is not None
+    assert "| 150.0 |" in text
+    assert "| 120.0 | 25.0 % |" in text
+    assert "The choice costs 25.0 % in geometric mean over 1 problems" in text
+    assert untuned.table(None, "nvidia_h200") is None

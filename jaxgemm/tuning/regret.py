@@ -1,22 +1,35 @@
 """How good the cost model's choice is: what it costs against measurements."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from jaxgemm import registry
 from jaxgemm.device import Device
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cost, text
+from jaxgemm.tuning import cache, cost, text
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The time of one config."""
+    """The time of one config.
+
+    Attributes:
+      problem: it.
+      config: it.
+      time_us: measured.
+      kernel: its name.
+      efficiency: that of the kernel.
+    """
 
     problem: Problem
     config: Any
     time_us: float
+    kernel: str = ""
+    efficiency: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +54,31 @@ class Regret:
         return self.chosen.time_us / self.best.time_us
 
 
-def regrets(
-    measurements: Iterable[Measurement], device: Device, efficiency: float = 1.0
-) -> tuple[Regret, ...]:
+def tried(path: Path, device: Device) -> list[Measurement]:
+    """What a tuner wrote with --times, of our kernels as they are: other versions are left out."""
+    kernels = {k.name: k for k in registry.kernels() if not k.is_black_box}
+    found = []
+    for record in map(json.loads, path.read_text().splitlines()):
+        kernel = kernels.get(record["kernel"])
+        if kernel is None or kernel.version != record["kernel_version"]:
+            continue
+        problem = cache.from_json(Problem, record["problem"])
+        listed = kernel.configs(problem, device)
+        config = next((x for x in listed if cache.to_json(x) == record["config"]), None)
+        if config is not None:
+            time_us, efficiency = record["time_us"], kernel.efficiency
+            found.append(Measurement(problem, config, time_us, kernel.name, efficiency))
+    return found
+
+
+def regrets(measurements: Iterable[Measurement], device: Device) -> tuple[Regret, ...]:
     """The regret of every measured problem, in the order in which problems first occur."""
     of_problem: dict[Problem, list[Measurement]] = {}
     for measurement in measurements:
         of_problem.setdefault(measurement.problem, []).append(measurement)
 
     def estimated_us(row: Measurement) -> float:
-        return cost.estimate(row.problem, row.config, device, efficiency).time_us
+        return cost.estimate(row.problem, row.config, device, row.efficiency).time_us
 
     found = []
     for problem, rows in of_problem.items():

@@ -1,0 +1,37 @@
+"""What the cost model would choose for the problems that a tuner has measured, as a table."""
+
+import pathlib
+
+from benchmarks import markdown
+from jaxgemm import device
+from jaxgemm.tuning import regret, text
+
+
+def table(path: pathlib.Path | None, name: str) -> str | None:
+    """A line for each problem, most regretted first, and the means; None if nothing was tried.
+
+    Args:
+      path: the times that a tuner wrote.
+      name: of the device on which it ran.
+    """
+    if path is None:
+        return None
+    target = device.named(name)
+    found = regret.regrets(regret.tried(path, target), target)
+    if not found:
+        return None
+    lines = [["problem", "chosen", "μs", "best", "μs", "regret"], ["---"] * 2 + ["--:"]]
+    lines[1] += ["---", "--:", "--:"]
+    for x in sorted(found, key=lambda x: -x.ratio):
+        line = [f"`{x.problem}`", _name(x.chosen), f"{x.chosen.time_us:.1f}"]
+        lines.append(
+            [*line, _name(x.best), f"{x.best.time_us:.1f}", f"{100 * (x.ratio - 1):.1f} %"]
+        )
+    plain = [x for x in found if not x.problem.spec.batch]
+    of_all, of_plain = (f"{100 * (regret.mean(some) - 1):.1f} %" for some in (found, plain))
+    said = f"{of_all} in geometric mean over {len(found)} problems, {of_plain} without batches"
+    return f"{markdown.table(lines)}\n\nThe choice costs {said}."
+
+
+def _name(measurement: regret.Measurement) -> str:
+    return f"{measurement.kernel} {text.short(measurement.config)}"
