@@ -276,6 +276,7 @@ LARGE_CASES = {
     "batch_64": KernelCase(512, 512, 128, batch=((64, "a b d"),)),
     "batch_8": KernelCase(4096, 4096, 512, batch=((8, "a b d"),)),
     "short_k": KernelCase(8192, 8192, 64),
+    "short_k_relu2": KernelCase(8192, 8192, 64, activation="relu2"),
     "5120": KernelCase(5120, 5120, 5120),
     "1536_nt": KernelCase(1536, 1536, 4096, layout="NT", extras=("bias",), activation="silu"),
     "1600": KernelCase(1600, 1600, 4096, extras=EXTRAS, activation="gelu", save=True),
