@@ -110,12 +110,25 @@ def _gated_answers(
 
 
 def check(
-    problem: Problem, arrays: dict[str, jax.Array], outputs: tuple[Any, ...], **roundoffs: float
+    problem: Problem,
+    arrays: dict[str, jax.Array],
+    outputs: tuple[Any, ...],
+    *,
+    is_exact: bool = False,
+    **roundoffs: float,
 ) -> None:
-    """Raises unless every output is as near to its answer as its dtypes and roundoffs allow."""
+    """Raises unless every output is as near to its answer as its dtypes and roundoffs allow.
+
+    With `is_exact` it must be the answer, rounded once.
+    """
     found = answers(problem, arrays, **roundoffs)
     for (name, answer), output in zip(found.items(), outputs, strict=True):
         oracle.check(output, answer, problem.dtype(name))
+        if is_exact:
+            in_float32 = answer.value.astype(np.float32)
+            np.testing.assert_array_equal(in_float32, answer.value, "float32 cannot hold it")
+            once = in_float32.astype(problem.dtype(name))
+            np.testing.assert_array_equal(np.asarray(output), once, f"{name} is not exact")
 
 
 def check_every_config(
@@ -124,16 +137,18 @@ def check_every_config(
     arrays: dict[str, jax.Array],
     *,
     same_bits: bool = True,
-    **roundoffs: float,
+    **options: Any,
 ) -> None:
     """Runs every config on the device that is there: all are right, and all give the same bits.
+
+    `options` are those of `check`.
 
     Without `same_bits`, for kernels whose configs add in different orders, each is only right.
     """
     first = None
     for config in kernel.configs(problem, device.current()):
         outputs = jax.jit(lambda x, c=config: kernel.run(problem, c, x))(arrays)
-        check(problem, arrays, outputs, **roundoffs)
+        check(problem, arrays, outputs, **options)
         if not same_bits:
             continue
         # Every tile shape sums k in the same order. As bytes, NaN equals itself.
