@@ -1,11 +1,13 @@
 """What the checks of kernels see in data that is not normal."""
 
 import dataclasses
+import itertools
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxgemm import reference
 from tests import kernel_answers
 from tests.kernel_cases import SMALL_CASES
 
@@ -42,3 +44,23 @@ def test_positive_data_is_above_zero_and_at_most_one(name: str) -> None:
     for x in SMALL_CASES[name].arrays().values():
         assert bool((x > 0).all())
         assert bool((x <= 1).all())
+
+
+def test_outputs_are_written_where_there_was_nan() -> None:
+    case = SMALL_CASES["preactivation_with_all"]
+    problem, arrays = case.problem(), case.arrays()
+    outputs = kernel_answers.run_over_nan(
+        lambda x: reference.evaluate(problem.spec, x, reference.Config(False)), problem, arrays
+    )
+    kernel_answers.check(problem, arrays, outputs, u_curved=kernel_answers.U_CURVED)
+    # A result of another shape is in memory of its own.
+    with pytest.raises(AssertionError), pytest.warns(UserWarning, match="not usable"):
+        kernel_answers.run_over_nan(lambda x: (x["a"][:1], x["a"][:2]), problem, arrays)
+
+
+def test_changes_of_bits_are_counted() -> None:
+    arrays = {"a": jnp.zeros(4, jnp.bfloat16), "b": jnp.zeros(4, jnp.bfloat16)}
+    assert kernel_answers.num_changed(lambda x: x["a"] + 1, arrays, 5) == 0
+    calls = itertools.count()
+    # The first result, and those of the loop, which is traced once.
+    assert kernel_answers.num_changed(lambda x: x["a"] + next(calls), arrays, 5) == 20
