@@ -1,14 +1,12 @@
 """What `tests/aot/` finds in the compiler's log and in machine code, and that it finds enough."""
 
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from tests.aot import compile as aot_compile
 from tests.aot import ffi as aot
+from tests.aot import mosaic
 
 _PTXAS = """
 ptxas info    : Compiling entry function 'kernel' for 'sm_80'
@@ -67,16 +65,16 @@ smem_scratch_bytes=1024
     ],
 )
 def test_checks_of_pallas_kernels_see_what_is_wrong(log: str, text: str | None) -> None:
-    problems = aot_compile.read_log(log, 1024).problems
+    problems = mosaic.read_log(log, 1024).problems
     assert (problems == []) if text is None else (text in problems[0])
 
 
-@pytest.mark.parametrize("find", [aot_compile.find_nvdisasm, aot.find_cuobjdump])
 def test_compiling_ends_without_a_disassembler(
-    find: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(aot_compile, "_CUDA", SimpleNamespace(value=str(tmp_path)))
-    with pytest.raises(SystemExit, match=r"pip install nvidia-cuda-.*nvdisasm"):
-        find()
+    with pytest.raises(SystemExit, match="pip install nvidia-cuda-nvdisasm"):
+        mosaic.find_nvdisasm(tmp_path)
+    with pytest.raises(SystemExit, match="pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"):
+        aot.find_cuobjdump()

@@ -10,10 +10,8 @@ is a failure too if nothing is compiled, or if there is no nvdisasm to read the 
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import pathlib
-import re
 import sys
 import tempfile
 import time
@@ -21,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags
+
+from tests.aot.mosaic import Report, find_nvdisasm, read_log
 
 _TARGET = flags.DEFINE_enum("target", "h200", ["h200", "b200", "a100"], "the GPU to compile for")
 _KERNEL = flags.DEFINE_string("kernel", "", "only kernels whose name begins with this")
@@ -62,42 +62,6 @@ _CASES = (
     "tanh",
     "short_k_relu2",
 )
-# A thread block of 384 threads starts with this many registers a thread; setmaxnreg moves them.
-_MAX_REGISTERS = 168
-# "warpgroup.arrive is injected": the compiler adds an instruction that is cheap and was meant.
-_BENIGN = "C7519"
-
-
-@dataclasses.dataclass
-class Report:
-    """What the compiler said of one kernel.
-
-    Attributes:
-      registers: at launch.
-      spill_bytes: stores and loads.
-      smem_bytes: what Mosaic allocates for tiles.
-      mma: tensor-core instructions in the machine code.
-      problems: what is wrong, in words.
-      seconds: of lowering and compiling.
-    """
-
-    registers: int = 0
-    spill_bytes: int = 0
-    smem_bytes: int = 0
-    mma: int = 0
-    problems: list[str] = dataclasses.field(default_factory=list)
-    seconds: float = 0.0
-
-
-def find_nvdisasm() -> pathlib.Path:
-    """The disassembler of the toolkit or of a package; exits if there is none."""
-    spec = importlib.util.find_spec("nvidia")
-    packages = (spec and spec.submodule_search_locations) or ()
-    folders = [pathlib.Path(_CUDA.value), *(pathlib.Path(p) / "cu13" for p in packages)]
-    for path in (folder / "bin" / "nvdisasm" for folder in folders):
-        if path.exists():
-            return path
-    sys.exit(f"nvdisasm is in none of {[*map(str, folders)]}; pip install nvidia-cuda-nvdisasm")
 
 
 def _prepare_tools(folder: pathlib.Path) -> None:
@@ -110,7 +74,7 @@ def _prepare_tools(folder: pathlib.Path) -> None:
     toolkit = pathlib.Path(_CUDA.value)
     (folder / "nvvm").symlink_to(toolkit / "nvvm")
     (folder / "bin" / "ptxas").symlink_to(toolkit / "bin" / "ptxas")
-    (folder / "bin" / "nvdisasm").symlink_to(find_nvdisasm())
+    (folder / "bin" / "nvdisasm").symlink_to(find_nvdisasm(toolkit))
     os.environ["CUDA_ROOT"] = str(folder)
     for what in ("PTXAS", "RESOURCES", "SASS"):
         os.environ[f"MOSAIC_GPU_DUMP_{what}"] = "1"
@@ -138,34 +102,6 @@ def _captured() -> Iterator[Callable[[], str]]:
             for fd, copy in zip((1, 2), saved, strict=True):
                 os.dup2(copy, fd)
                 os.close(copy)
-
-
-def read_log(log: str, smem_bytes: int) -> Report:
-    """The report of a log of Mosaic, ptxas and nvdisasm."""
-    report = Report()
-    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    registers = re.findall(r"Used (\d+) registers", log)
-    allocated = re.findall(r"smem_scratch_bytes=(\d+)", log)
-    report.spill_bytes = sum(int(x) for pair in spills for x in pair)
-    report.registers = max(map(int, registers), default=0)
-    report.smem_bytes = max(map(int, allocated), default=0)
-    if not registers:
-        report.problems.append(f"ptxas said nothing; the end of the log: {log[-300:]}")
-    if report.spill_bytes:
-        report.problems.append(f"{report.spill_bytes} bytes are spilled")
-    if report.registers > _MAX_REGISTERS:
-        report.problems.append(f"{report.registers} registers at launch")
-    if report.smem_bytes != smem_bytes:
-        report.problems.append(f"the config says {smem_bytes} bytes of shared memory")
-    for line in log.splitlines():
-        if "erialized" in line or (re.search(r"\(C75\d\d\)", line) and _BENIGN not in line):
-            report.problems.append(line.strip())
-    report.mma = len(re.findall(r"\b(?:HGMMA|QGMMA|IGMMA|HMMA|UTC\w*MMA)\b", log))
-    if report.mma == 0:
-        report.problems.append("no tensor-core instruction")
-    if re.search(r"\b(?:LDL|STL)\b", log):
-        report.problems.append("local memory is used")
-    return report
 
 
 def _compile(kernel: Any, problem: Any, config: Any, device: Any) -> Report:
