@@ -23,7 +23,8 @@ Function = Callable[[Operands], jax.Array]
 _GATED = {"swiglu": "silu", "geglu": "gelu"}
 _ACTIVATIONS = ("relu", "gelu", "silu")
 # These say what c is for.
-_C = ("residual", "accumulate")
+C_PARTS = ("residual", "accumulate")
+_EPILOGUE_PARTS = {"none", "bias", *_ACTIVATIONS, *_GATED, *C_PARTS}
 
 
 class Unsupported(Exception):  # noqa: N818  (not an error: the row is reported with this reason)
@@ -179,9 +180,23 @@ def of(row: Row) -> Case:
     return Case(row, dataclasses.replace(problem, spec=spec), activation, sizes)
 
 
+def check_epilogue(text: str) -> None:
+    """Raises ValueError unless an epilogue is made of parts that some operation has, each once."""
+    parts = text.split("+")
+    if unknown := _unknown(parts):
+        known = sorted(_EPILOGUE_PARTS)
+        raise ValueError(f"epilogue: {unknown} should be among {known}, joined by '+'")
+    functions = [part for part in parts if part in (*_ACTIVATIONS, *_GATED)]
+    if len(functions) > 1 or len(set(parts)) < len(parts):
+        raise ValueError(f"epilogue: {text!r} should have each part, and an activation, once")
+
+
+def _unknown(parts: list[str]) -> list[str]:
+    return [part for part in parts if part not in _EPILOGUE_PARTS]
+
+
 def _check(row: Row) -> None:
-    known = {"none", "bias", *_ACTIVATIONS, *_GATED, *_C}
-    if unknown := [part for part in row.epilogue.split("+") if part not in known]:
+    if unknown := _unknown(row.epilogue.split("+")):
         raise Unsupported(f"epilogue {' and '.join(unknown)}: no operation of jaxgemm has it")
     if row.layout == "masked_m":
         raise Unsupported("groups padded to equal height: grouped_gemm takes rows without gaps")

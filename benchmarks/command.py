@@ -1,6 +1,7 @@
 """The flags that the measuring binaries share, and the loop that runs, prints and writes."""
 
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -49,6 +50,16 @@ def filter_pattern() -> str | None:
     return _FILTER.value
 
 
+def select(suites: flags.FlagHolder[list[str]]) -> tuple[Row, ...]:
+    """The rows of the manifest that --suite and --filter ask for; of all suites for --filter alone.
+
+    Raises:
+      ValueError: there is no such suite.
+    """
+    everywhere = _FILTER.present and not suites.present
+    return manifest.select(["all"] if everywhere else suites.value, _FILTER.value)
+
+
 def matches(name: str) -> bool:
     """Whether --filter lets a row through."""
     return _FILTER.value is None or re.search(_FILTER.value, name) is not None
@@ -85,13 +96,16 @@ def options(backends: tuple[str, ...] | None = None) -> Options:
 
 
 def measure(rows: Sequence[Row]) -> int:
-    """Measures rows as the flags say; returns the exit code: 1 if anything failed or was wrong."""
+    """Measures rows as the flags say; returns the exit code.
+
+    It is 1 if anything failed or was wrong, 2 if the flags ask for nothing, or for what is unknown.
+    """
+    if not rows:
+        print("no row matches", file=sys.stderr)
+        return 2
     if _LIST.value:
         _list(rows)
         return 0
-    if not rows:
-        print("no row matches", file=sys.stderr)
-        return 1
     try:
         runner = Runner(options())
     except ValueError as error:
@@ -110,7 +124,7 @@ def collect(names: Sequence[str], found: Iterable[tuple[str, Iterable[Record]]])
       found: each row's name with its records, measured when it is their turn.
     """
     if _LIST.value:
-        print(*names, sep="\n")
+        _print_lines(names)
         return 0
     printer, total, done, bad = console.Printer(_FORMAT.value), len(names), 0, 0
     try:
@@ -134,6 +148,15 @@ def collect(names: Sequence[str], found: Iterable[tuple[str, Iterable[Record]]])
 
 
 def _list(rows: Sequence[Row]) -> None:
-    for row in rows:
-        print(f"{row.name:36} {row.suites:24} {row}")
-    print("implementations:", ", ".join(implementations.implementations()))
+    names = ", ".join(implementations.implementations())
+    lines = [f"{row.name:36} {row.suites:24} {row}" for row in rows]
+    _print_lines([*lines, f"implementations: {names}"])
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    """Prints lines for as long as someone reads them, such as `head`."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        # At its end Python flushes again what could not be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

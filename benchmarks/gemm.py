@@ -10,14 +10,19 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from benchmarks import command, manifest
+from benchmarks import cases, command, manifest
+from jaxgemm import dtypes
 
-_SUITE = flags.DEFINE_list("suite", ["smoke"], "suites of the manifest, or 'all'")
+_SUITE = flags.DEFINE_list(
+    "suite", ["smoke"], "suites of the manifest, or 'all'; default with --filter: all"
+)
 _M = flags.DEFINE_string("m", None, "a sweep instead: 4096, 1024,4096 or 1024:8192:1024")
 _N = flags.DEFINE_string("n", "", "columns of the sweep; default: as m")
 _K = flags.DEFINE_string("k", "", "contraction of the sweep; default: as m")
 _DTYPE = flags.DEFINE_list("dtype", ["bfloat16"], "dtypes of a and b in the sweep")
-_OUT_DTYPE = flags.DEFINE_string("out_dtype", None, "result of the sweep; default: as a and b")
+_OUT_DTYPE = flags.DEFINE_enum(
+    "out_dtype", None, [*dtypes.OPERANDS, "int32"], "result of the sweep; default: as a and b"
+)
 _EPILOGUE = flags.DEFINE_string("epilogue", "none", "epilogue of the sweep: none, bias+gelu, …")
 _BATCH = flags.DEFINE_integer("batch", 1, "matrices of the sweep", lower_bound=1)
 _TRANS_A = flags.DEFINE_bool("trans_a", False, "a of the sweep is stored as (k, m)")
@@ -28,10 +33,23 @@ _COMPUTE = {"float32": "tfloat32", "float64": "float64", "int8": "int32"}
 _RESULT = {"int8": "int32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16"}
 
 
+@flags.validator("dtype")
+def _are_dtypes(names: list[str]) -> bool:
+    if unknown := sorted(set(names) - set(dtypes.OPERANDS)):
+        raise flags.ValidationError(f"{unknown} should be among {sorted(dtypes.OPERANDS)}")
+    return True
+
+
 def rows() -> Sequence[manifest.Row]:
-    """What the flags ask for."""
+    """What the flags ask for.
+
+    Raises:
+      ValueError: a flag means nothing.
+    """
     if _M.value is None:
-        return manifest.select(_SUITE.value, command.filter_pattern())
+        return command.select(_SUITE)
+    cases.check_epilogue(_EPILOGUE.value)
+    has_c = any(part in cases.C_PARTS for part in _EPILOGUE.value.split("+"))
     swept = []
     for dtype in _DTYPE.value:
         swept += manifest.sweep(
@@ -42,6 +60,7 @@ def rows() -> Sequence[manifest.Row]:
             b_dtype=dtype,
             out_dtype=_OUT_DTYPE.value or _RESULT.get(dtype, dtype),
             compute_dtype=_COMPUTE.get(dtype, "float32"),
+            beta=float(has_c),
             epilogue=_EPILOGUE.value,
             batch=_BATCH.value,
             trans_a=_TRANS_A.value,

@@ -22,11 +22,12 @@ _DTYPE = flags.DEFINE_string("dtype", "bfloat16", "of all arrays of the sweep")
 
 def _rows() -> list[manifest.Row]:
     if _M.value is None:
-        rows = manifest.select(_SUITE.value, command.filter_pattern())
-        return [row for row in rows if row.groups]
+        return [row for row in command.select(_SUITE) if row.groups]
+    # Only what is not the default.
+    kind = "" if _DTYPE.value == "bfloat16" else f"_{_DTYPE.value}"
     return [
         manifest.Row(
-            f"grouped_{num_groups}x{m}x{n}x{k}_{distribution}",
+            f"grouped_{num_groups}x{m}x{n}x{k}_{distribution}{kind}",
             m,
             n,
             k,

@@ -161,12 +161,22 @@ def span(flag: str, text: str) -> tuple[int, ...]:
         raise ValueError(message) from None
 
 
+def _sweep_name(row: Row) -> str:
+    """Says all of a row that is not the default: two rows of sweeps with one name are the same."""
+    parts = [f"sweep_{row.m}x{row.n}x{row.k}", row.a_dtype]
+    parts += ["nt"[row.trans_a] + "nt"[row.trans_b]] if row.trans_a or row.trans_b else []
+    parts += [f"b{row.batch}"] if row.batch > 1 else []
+    parts += row.epilogue.split("+") if row.epilogue != "none" else []
+    parts += [f"{row.out_dtype}out"] if row.out_dtype != row.a_dtype else []
+    return "_".join(parts)
+
+
 def sweep(ms: str, ns: str, ks: str, **common: object) -> tuple[Row, ...]:
     """A row for each combination; a size that is empty follows m."""
     found = []
     sizes = (("--m", ms), ("--n", ns), ("--k", ks))
     for m, n, k in itertools.product(*(span(flag, text or "0") for flag, text in sizes)):
         n, k = n or m, k or m
-        kind = common.get("a_dtype", "bfloat16")
-        found.append(Row(f"sweep_{m}x{n}x{k}_{kind}", m, n, k, **common))  # pyright: ignore
+        row = Row("", m, n, k, **common)  # pyright: ignore
+        found.append(dataclasses.replace(row, name=_sweep_name(row)))
     return tuple(found)

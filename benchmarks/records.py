@@ -25,7 +25,7 @@ class Record:
     """What is kept of one measurement.
 
     Attributes:
-      row: name in the manifest, or of the sweep.
+      row: name in the manifest, or of the sweep; "one beside another" of `side_by_side.py`.
       suite: the row's family.
       m, n, k, batch, groups: sizes.
       distribution: how rows are dealt to groups.
@@ -55,7 +55,7 @@ class Record:
       gbps: bytes that must be moved over the median, 1e9 a second.
       ratio: the baseline's median over this one: > 1 is faster; ratio_low, ratio_high: its 95 %
         bootstrap interval.
-      baseline: the implementation that `ratio` refers to.
+      baseline: the implementation that `ratio` refers to, or the row, of `side_by_side.py`.
       max_error_ratio: largest error over its bound; a chain of rounded operations may exceed 1.
       compile_seconds: tracing and compiling.
       registers, spill_bytes, stack_bytes, smem_bytes: what ptxas said of our kernels, or ncu.

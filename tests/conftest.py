@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from tests.tuning_fakes import Clock
 
 _ON_GPU = os.environ.get("JAXGEMM_TEST_GPU") == "1"
+# Where all that tests need should be there, a test that is skipped fails.
+_NO_SKIPS = os.environ.get("JAXGEMM_TEST_NO_SKIPS") == "1"
 _NUM_DEVICES = "--xla_force_host_platform_device_count"
 
 # JAX reads these when it is first imported, which is after this file.
@@ -52,6 +54,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         dropped |= set(slow) - set(random.Random(0).sample(slow, sample))
     config.hook.pytest_deselected(items=[i for i in items if i.nodeid in dropped])
     items[:] = [i for i in items if i.nodeid not in dropped]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fails what is skipped, if nothing may be."""
+    report = yield
+    if _NO_SKIPS and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"JAXGEMM_TEST_NO_SKIPS=1, but this is skipped: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(autouse=True)

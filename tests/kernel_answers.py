@@ -7,9 +7,11 @@ of a curved activation (0 asks for one that is as good as its pre-activation).
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxgemm import device
@@ -110,12 +112,68 @@ def _gated_answers(
 
 
 def check(
-    problem: Problem, arrays: dict[str, jax.Array], outputs: tuple[Any, ...], **roundoffs: float
+    problem: Problem,
+    arrays: dict[str, jax.Array],
+    outputs: tuple[Any, ...],
+    *,
+    is_exact: bool = False,
+    **roundoffs: float,
 ) -> None:
-    """Raises unless every output is as near to its answer as its dtypes and roundoffs allow."""
+    """Raises unless every output is as near to its answer as its dtypes and roundoffs allow.
+
+    With `is_exact` it must be the answer, rounded once.
+    """
     found = answers(problem, arrays, **roundoffs)
     for (name, answer), output in zip(found.items(), outputs, strict=True):
         oracle.check(output, answer, problem.dtype(name))
+        if is_exact:
+            in_float32 = answer.value.astype(np.float32)
+            np.testing.assert_array_equal(in_float32, answer.value, "float32 cannot hold it")
+            once = in_float32.astype(problem.dtype(name))
+            np.testing.assert_array_equal(np.asarray(output), once, f"{name} is not exact")
+
+
+def run_over_nan(
+    run: Callable[[Mapping[str, jax.Array]], tuple[jax.Array, ...]],
+    problem: Problem,
+    arrays: Mapping[str, jax.Array],
+) -> tuple[jax.Array, ...]:
+    """The outputs of a call, written to memory that holds NaN before.
+
+    What is left unwritten is NaN then: outputs take the place of arguments that are given away.
+    """
+    outputs = problem.spec.outputs
+    nan = tuple(jnp.full(problem.shape(n), jnp.nan, problem.dtype(n)) for n in outputs)
+    places = sorted(x.unsafe_buffer_pointer() for x in nan if x.size)
+    compiled = jax.jit(lambda _, x: run(x), donate_argnums=0, keep_unused=True)
+    found = compiled(nan, arrays)
+    assert sorted(x.unsafe_buffer_pointer() for x in found if x.size) == places
+    return found
+
+
+def num_changed(
+    run: Callable[[Mapping[str, jax.Array]], jax.Array],
+    arrays: Mapping[str, jax.Array],
+    num_runs: int,
+) -> int:
+    """How many elements of so many results of a call have other bits than those of the first."""
+
+    def bits(operands: Mapping[str, jax.Array]) -> jax.Array:
+        d = run(operands)
+        return jax.lax.bitcast_convert_type(d, f"uint{8 * d.dtype.itemsize}")
+
+    @jax.jit
+    def count_all(operands: Mapping[str, jax.Array]) -> jax.Array:
+        first = bits(operands)
+
+        def step(i: jax.Array, count: jax.Array) -> jax.Array:
+            # What depends on the step cannot be moved out of the loop.
+            operands_now, _ = jax.lax.optimization_barrier((operands, i))
+            return count + jnp.sum(bits(operands_now) != first)
+
+        return jax.lax.fori_loop(0, num_runs, step, jnp.int32(0))
+
+    return int(count_all(arrays))
 
 
 def check_every_config(
@@ -124,16 +182,19 @@ def check_every_config(
     arrays: dict[str, jax.Array],
     *,
     same_bits: bool = True,
-    **roundoffs: float,
+    **options: Any,
 ) -> None:
     """Runs every config on the device that is there: all are right, and all give the same bits.
+
+    They write every element: the memory of outputs is NaN at first.
+    `options` are those of `check`.
 
     Without `same_bits`, for kernels whose configs add in different orders, each is only right.
     """
     first = None
     for config in kernel.configs(problem, device.current()):
-        outputs = jax.jit(lambda x, c=config: kernel.run(problem, c, x))(arrays)
-        check(problem, arrays, outputs, **roundoffs)
+        outputs = run_over_nan(lambda x, c=config: kernel.run(problem, c, x), problem, arrays)
+        check(problem, arrays, outputs, **options)
         if not same_bits:
             continue
         # Every tile shape sums k in the same order. As bytes, NaN equals itself.

@@ -35,6 +35,8 @@ class KernelCase:
       precision: of float32 operands.
       nan_c: whether c is NaN everywhere.
       specials: whether a and b each have a NaN, an infinity and a negative one.
+      data: "normal"; "positive": over (0, 1]; "cancelling": most products have one that undoes
+        them in the other half of k; "integer": so small that every sum is exact in float32.
     """
 
     m: int = 128
@@ -54,6 +56,12 @@ class KernelCase:
     precision: str = "default"
     nan_c: bool = False
     specials: bool = False
+    data: str = "normal"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether only the last rounding, that of an output, can change a value."""
+        return self.data == "integer" and self.activation in (None, "relu")
 
     def problem(self) -> Problem:
         """The value that kernels see."""
@@ -80,13 +88,13 @@ class KernelCase:
         return Problem.of(spec, arrays)
 
     def arrays(self) -> dict[str, jax.Array]:
-        """Normally distributed operands."""
+        """Operands of the data that the case names."""
         problem = self.problem()
         rng = np.random.default_rng(0)
-        arrays = {
-            name: rng.standard_normal(problem.shape(name), np.float32)
-            for name in problem.spec.operands
-        }
+        arrays = {n: _draw(rng, problem.shape(n), self.data) for n in problem.spec.operands}
+        if self.data == "cancelling":
+            _cancel(arrays["a"], self.k, problem.spec.a_contract - 2, -1)
+            _cancel(arrays["b"], self.k, problem.spec.b_contract - 2, 1)
         for name, value in zip(("alpha", "beta"), self.scalars, strict=True):
             if name in arrays:
                 # Different for every matrix, unless it is to be zero.
@@ -100,6 +108,20 @@ class KernelCase:
                 for i, value in enumerate((np.nan, np.inf, -np.inf)):
                     x[offset + 5 * i, offset + 7 * i] = value
         return {n: jnp.asarray(x, problem.dtype(n)) for n, x in arrays.items()}
+
+
+def _draw(rng: np.random.Generator, shape: tuple[int, ...], data: str) -> np.ndarray:
+    if data == "positive":
+        return 1 - rng.random(shape, np.float32)
+    if data == "integer":
+        return rng.integers(-4, 5, shape).astype(np.float32)
+    return rng.standard_normal(shape, np.float32)
+
+
+def _cancel(x: np.ndarray, k: int, k_axis: int, sign: int) -> None:
+    """Makes a part of the second half of k the same as that of the first, but for a sign."""
+    along_k, size = np.moveaxis(x, k_axis, 0), 7 * k // 16
+    along_k[k - size :] = sign * along_k[:size]
 
 
 EXTRAS = ("c", "bias", "alpha", "beta")
@@ -187,6 +209,22 @@ SMALL_CASES = {
         m=64, n=64, k=64, batch=((2, "alpha bias d"), (2, "a beta c d")), extras=EXTRAS
     ),
     "batch_of_different_axes": KernelCase(m=64, n=64, k=64, batch=((2, "a d"), (3, "b d"))),
+    "positive": KernelCase(m=136, k=208, data="positive"),
+    "positive_float32_out": KernelCase(m=72, n=192, k=336, data="positive", out="float32"),
+    "cancelling": KernelCase(m=144, k=208, layout="TN", data="cancelling"),
+    "cancelling_float32_out": KernelCase(
+        m=72, n=192, k=336, layout="NT", data="cancelling", out="float32"
+    ),
+    "integers": KernelCase(m=136, k=208, data="integer"),
+    "integers_with_all": KernelCase(
+        m=144, n=96, k=208, layout="TT", data="integer", extras=EXTRAS, activation="relu", save=True
+    ),
+    "integers_float16": KernelCase(
+        m=72, k=80, layout="NT", dtype="float16", out="float16", data="integer"
+    ),
+    "integers_tf32": KernelCase(
+        m=72, k=336, layout="NT", dtype="float32", out="float32", data="integer"
+    ),
 }
 
 
@@ -276,6 +314,7 @@ LARGE_CASES = {
     "batch_64": KernelCase(512, 512, 128, batch=((64, "a b d"),)),
     "batch_8": KernelCase(4096, 4096, 512, batch=((8, "a b d"),)),
     "short_k": KernelCase(8192, 8192, 64),
+    "short_k_relu2": KernelCase(8192, 8192, 64, activation="relu2"),
     "5120": KernelCase(5120, 5120, 5120),
     "1536_nt": KernelCase(1536, 1536, 4096, layout="NT", extras=("bias",), activation="silu"),
     "1600": KernelCase(1600, 1600, 4096, extras=EXTRAS, activation="gelu", save=True),

@@ -1,6 +1,9 @@
 """The runner and the binaries: what they refuse to time, what they print and keep."""
 
+import os
 import pathlib
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 from benchmarks import cases, implementations, manifest, records
 from benchmarks.runner import Options, Runner
 from benchmarks.variants import Implementation, compiled
-from tests.benchmark_helpers import ROWS, run_python
+from tests.benchmark_helpers import ROOT, ROWS, run_python
 
 
 def _fake(name: str, function: Callable[..., Any], reason: str | None = None) -> Implementation:
@@ -153,6 +156,49 @@ def test_wrong_flags_are_said_in_a_line():
     assert "flag --filter=(: it should be a regular expression" in done.stdout + done.stderr
     done = run_python("-m", "benchmarks.grouped", "--m=64", "--groups=many")
     assert "--groups: 'many' should be a size" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--epilogue=bias+foo", "epilogue: ['foo'] should be among"),
+        ("--epilogue=relu+gelu", "'relu+gelu' should have each part, and an activation, once"),
+        ("--dtype=float17", "['float17'] should be among"),
+        ("--out_dtype=float17", "value should be one of"),
+    ],
+)
+def test_what_a_sweep_cannot_mean_is_a_wrong_flag(flag: str, text: str):
+    done = run_python("-m", "benchmarks.gemm", "--m=16", "--list", flag)
+    assert done.returncode == 1, done.stdout
+    assert text in done.stdout + done.stderr
+
+
+def test_a_sweep_with_a_residual_has_one(tmp_path: pathlib.Path):
+    out = tmp_path / "a.jsonl"
+    flags = ("--m=16", "--epilogue=residual", "--backends=jaxgemm", "--iterations=1")
+    done = run_python("-m", "benchmarks.gemm", *flags, f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    (record,) = records.read(out)
+    assert (record.row, record.epilogue) == ("sweep_16x16x16_bfloat16_residual", "residual")
+    # a, b, c and d.
+    assert record.gbps == pytest.approx(4 * 2 * 16**2 / record.median_us / 1e3, rel=1e-3)
+
+
+def test_filter_alone_searches_all_suites_and_finding_nothing_is_an_error():
+    done = run_python("-m", "benchmarks.gemm", "--list", "--filter=^mlp_up$|^smoke_square$")
+    assert done.returncode == 0
+    assert [x.split()[0] for x in done.stdout.splitlines()[:-1]] == ["mlp_up", "smoke_square"]
+    done = run_python("-m", "benchmarks.gemm", "--list", "--suite=smoke", "--filter=^mlp_up$")
+    assert (done.returncode, done.stderr) == (2, "no row matches\n")
+
+
+def test_list_ends_quietly_when_nobody_reads_on():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "benchmarks.gemm", "--suite=all", "--list"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_list_names_what_the_other_binaries_would_measure():

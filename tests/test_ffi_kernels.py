@@ -95,7 +95,11 @@ def _call(case: KernelCase, **options: Any) -> tuple[jax.Array, ...]:
 )
 def test_cpu_handler_is_right(case: KernelCase) -> None:
     kernel_answers.check(
-        case.problem(), case.arrays(), _call(case), u_curved=kernel_answers.U_CURVED
+        case.problem(),
+        case.arrays(),
+        _call(case),
+        is_exact=case.is_exact,
+        u_curved=kernel_answers.U_CURVED,
     )
 
 
@@ -432,6 +436,7 @@ def test_every_config_is_right_on_a_gpu_with_the_same_bits(
         problem,
         arrays,
         same_bits=kernel is not cublaslt.KERNEL,
+        is_exact=case.is_exact,
         u_curved=kernel_answers.U_CURVED,
     )
 

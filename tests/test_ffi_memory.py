@@ -1,6 +1,7 @@
 """What kernels behind XLA's FFI leave alone: graphs, streams, and memory that is not theirs."""
 
 import ctypes
+import dataclasses
 import pathlib
 import subprocess
 import tempfile
@@ -125,6 +126,15 @@ def test_calls_on_two_streams_do_not_disturb_each_other(
     for _ in range(20):
         for got, want in zip(compiled(sets), expected, strict=True):
             np.testing.assert_array_equal(_bits(got), want)
+
+
+@pytest.mark.gpu
+@_every_kernel
+def test_thousand_runs_give_the_same_bits(kernel: Kernel) -> None:
+    # Some tiles of every kernel, with tails, and more steps than a pipeline has stages.
+    case = dataclasses.replace(_case(kernel, 1024), m=1096, n=1160, k=520)
+    problem = case.problem()
+    assert kernel_answers.num_changed(_run(kernel, problem), case.arrays(), 1000) == 0
 
 
 def _integers(case: KernelCase) -> dict[str, np.ndarray]:

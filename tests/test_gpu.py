@@ -1,5 +1,6 @@
 """On a Hopper GPU: kernels answer through the public operations, under every transform."""
 
+import functools
 from typing import Any
 
 import jax
@@ -8,9 +9,14 @@ import numpy as np
 import pytest
 
 import jaxgemm
+from jaxgemm.ffi_kernels import cublaslt, library
 from tests import oracle
 
 pytestmark = pytest.mark.gpu
+
+# `auto` may leave problems as small as those here to a library.
+_PALLAS = "pallas.hopper.dense"
+_pallas_gemm = functools.partial(jaxgemm.gemm, backend=_PALLAS)
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +36,20 @@ def _kernels(f: Any, *args: Any) -> set[str]:
 
 def test_gemm_runs_the_hopper_kernel_eagerly_and_under_jit() -> None:
     a, b, v = _normal(256, 512), _normal(512, 192, seed=1), _normal(192, seed=2)
-    run = lambda a, b, v: jaxgemm.gemm(a, b, bias=v, activation="gelu")  # noqa: E731
-    assert _kernels(run, a, b, v) == {"pallas.hopper.dense"}
+    run = lambda a, b, v: _pallas_gemm(a, b, bias=v, activation="gelu")  # noqa: E731
+    assert _kernels(run, a, b, v) == {_PALLAS}
     answer = oracle.gemm(a, b, bias=v, activation="gelu")
     oracle.check(run(a, b, v), answer, jnp.bfloat16)
     compiled = jax.jit(run).lower(a, b, v).compile()
     assert "mosaic_gpu" in compiled.as_text()
     oracle.check(compiled(a, b, v), answer, jnp.bfloat16)
+
+
+def test_auto_leaves_a_small_product_to_cublaslt_once_the_library_is_built() -> None:
+    a, b = _normal(256, 512), _normal(512, 192, seed=1)
+    is_built = library.why_not_built() is None and cublaslt.find() is not None
+    assert _kernels(jaxgemm.gemm, a, b) == {"cublaslt" if is_built else _PALLAS}
+    oracle.check(jax.jit(jaxgemm.gemm)(a, b), oracle.gemm(a, b), jnp.bfloat16)
 
 
 def test_vmap_over_either_operand() -> None:
@@ -56,10 +69,10 @@ def test_gradients_run_kernels_too_and_agree_with_float32() -> None:
     def loss(f: Any, *args: Any) -> jax.Array:
         return (f(*args).astype(jnp.float32) ** 2).sum()
 
-    ours = lambda a, b, v: jaxgemm.gemm(a, b, bias=v, activation="silu")  # noqa: E731
+    ours = lambda a, b, v: _pallas_gemm(a, b, bias=v, activation="silu")  # noqa: E731
     plain = lambda a, b, v: jax.nn.silu(a @ b + v)  # noqa: E731
     gradient = jax.grad(lambda *xs: loss(ours, *xs), (0, 1, 2))
-    assert _kernels(gradient, a, b, v) == {"pallas.hopper.dense"}
+    assert _kernels(gradient, a, b, v) == {_PALLAS}
     got = jax.jit(gradient)(a, b, v)
     exact = [x.astype(jnp.float32) for x in (a, b, v)]
     with jax.default_matmul_precision("highest"):
@@ -104,9 +117,9 @@ def test_gradients_of_mlp_are_fused_and_agree_with_float32(backend: str) -> None
 
 def test_a_shared_weights_gradient_is_one_product_over_all_examples() -> None:
     x, w = _normal(4, 128, 256), _normal(256, 128, seed=1)
-    loss = lambda w: jax.vmap(jaxgemm.gemm, (0, None))(x, w).astype(jnp.float32).sum()  # noqa: E731
+    loss = lambda w: jax.vmap(_pallas_gemm, (0, None))(x, w).astype(jnp.float32).sum()  # noqa: E731
     rows = jaxgemm.explain(jax.grad(loss), w).rows
-    assert [(r.problem.k, r.kernel) for r in rows][-1] == (512, "pallas.hopper.dense")
+    assert [(r.problem.k, r.kernel) for r in rows][-1] == (512, _PALLAS)
     want = np.broadcast_to(oracle.f64(x).sum((0, 1))[:, None], (256, 128))
     np.testing.assert_allclose(oracle.f64(jax.jit(jax.grad(loss))(w)), want, rtol=2**-7, atol=0.1)
 
@@ -153,7 +166,7 @@ def test_shard_map_and_jit_of_one_device_run_the_kernel() -> None:
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec("x")
     f = jax.shard_map(
-        jaxgemm.gemm, mesh=mesh, in_specs=(spec, jax.sharding.PartitionSpec()), out_specs=spec
+        _pallas_gemm, mesh=mesh, in_specs=(spec, jax.sharding.PartitionSpec()), out_specs=spec
     )
     compiled = jax.jit(f).lower(a, b).compile()
     assert "mosaic_gpu" in compiled.as_text()

@@ -1,6 +1,8 @@
 """The manifest: every row is a product that can be measured, or has a reason."""
 
 import dataclasses
+import itertools
+import math
 
 import jax
 import numpy as np
@@ -48,6 +50,31 @@ def test_suites_filters_and_sweeps_select_rows():
     assert [(r.m, r.n, r.k) for r in swept] == [(64, 64, 32), (128, 128, 32), (192, 192, 32)]
     with pytest.raises(ValueError, match=r"--k: '1:2:3:4' should be .* first:last:step"):
         manifest.span("--k", "1:2:3:4")
+
+
+def test_rows_of_sweeps_that_differ_have_different_names():
+    dtypes = ("bfloat16", "float32")
+    choices = {
+        "m": ("64", "128"),
+        "n": ("", "32"),
+        "k": ("", "32"),
+        "a_dtype": dtypes,
+        "out_dtype": dtypes,
+        "epilogue": ("none", "bias", "bias+gelu", "swiglu", "bias+residual"),
+        "batch": (1, 3),
+        "trans_a": (False, True),
+        "trans_b": (False, True),
+    }
+    found: dict[str, manifest.Row] = {}
+    for values in itertools.product(*choices.values()):
+        m, n, k, *others = values
+        common = dict(zip(list(choices)[3:], others, strict=True))
+        (row,) = manifest.sweep(m, n, k, **common)
+        assert found.setdefault(row.name, row) == row
+    assert len(found) == math.prod(map(len, choices.values()))
+    (row,) = manifest.sweep("64", "", "", trans_b=True, batch=3, epilogue="bias+gelu")
+    assert row.name == "sweep_64x64x64_bfloat16_nt_b3_bias_gelu"
+    assert manifest.sweep("64", "", "")[0].name == "sweep_64x64x64_bfloat16"
 
 
 @pytest.mark.parametrize("row", [r for r in manifest.rows() if r.distribution], ids=str)

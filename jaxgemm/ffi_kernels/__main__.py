@@ -85,7 +85,11 @@ def _build(archs: tuple[str, ...], *, prebuilt: bool) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m jaxgemm.ffi_kernels", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxgemm.ffi_kernels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="say what was found")
     parsed = commands.add_parser("build", help="build the CUDA library, unless it is there")

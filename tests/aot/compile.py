@@ -4,15 +4,14 @@
 
 Needs `pip install "jax[cuda13-local]" nvidia-cuda-nvdisasm` and the ptxas of a CUDA toolkit. A
 config fails if ptxas spills registers, serialises wgmma or complains, if its shared memory is not
-what the config says, or if the machine code has local memory or lacks tensor-core instructions.
+what the config says, or if the machine code has local memory or lacks tensor-core instructions. It
+is a failure too if nothing is compiled, or if there is no nvdisasm to read the machine code with.
 """
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import pathlib
-import re
 import sys
 import tempfile
 import time
@@ -20,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags
+
+from tests.aot.mosaic import Report, find_nvdisasm, read_log
 
 _TARGET = flags.DEFINE_enum("target", "h200", ["h200", "b200", "a100"], "the GPU to compile for")
 _KERNEL = flags.DEFINE_string("kernel", "", "only kernels whose name begins with this")
@@ -53,36 +54,18 @@ _CASES = (
     "tf32_with_all",
     "gelu_exact",
     "batch_of_epilogue",
+    "batch",
+    "gated_batch",
+    "float16",
+    "float32_out",
+    "clamp",
+    "tanh",
+    "short_k_relu2",
 )
-# A thread block of 384 threads starts with this many registers a thread; setmaxnreg moves them.
-_MAX_REGISTERS = 168
-# "warpgroup.arrive is injected": the compiler adds an instruction that is cheap and was meant.
-_BENIGN = "C7519"
 
 
-@dataclasses.dataclass
-class Report:
-    """What the compiler said of one kernel.
-
-    Attributes:
-      registers: at launch.
-      spill_bytes: stores and loads.
-      smem_bytes: what Mosaic allocates for tiles.
-      mma: tensor-core instructions in the machine code; None without a disassembler.
-      problems: what is wrong, in words.
-      seconds: of lowering and compiling.
-    """
-
-    registers: int = 0
-    spill_bytes: int = 0
-    smem_bytes: int = 0
-    mma: int | None = None
-    problems: list[str] = dataclasses.field(default_factory=list)
-    seconds: float = 0.0
-
-
-def _prepare_tools(folder: pathlib.Path) -> bool:
-    """Makes a CUDA root that has both ptxas and nvdisasm; returns whether the latter was found.
+def _prepare_tools(folder: pathlib.Path) -> None:
+    """Makes a CUDA root that has both ptxas and nvdisasm.
 
     Mosaic looks for both in bin/ of one folder, named by CUDA_ROOT when jax is imported, but pip
     and the toolkit put them in different ones.
@@ -91,19 +74,10 @@ def _prepare_tools(folder: pathlib.Path) -> bool:
     toolkit = pathlib.Path(_CUDA.value)
     (folder / "nvvm").symlink_to(toolkit / "nvvm")
     (folder / "bin" / "ptxas").symlink_to(toolkit / "bin" / "ptxas")
-    spec = importlib.util.find_spec("nvidia")
-    roots = [
-        toolkit,
-        *(pathlib.Path(p) / "cu13" for p in (spec and spec.submodule_search_locations) or ()),
-    ]
-    found = [root / "bin" / "nvdisasm" for root in roots if (root / "bin" / "nvdisasm").exists()]
-    if found:
-        (folder / "bin" / "nvdisasm").symlink_to(found[0])
+    (folder / "bin" / "nvdisasm").symlink_to(find_nvdisasm(toolkit))
     os.environ["CUDA_ROOT"] = str(folder)
-    os.environ["MOSAIC_GPU_DUMP_PTXAS"] = os.environ["MOSAIC_GPU_DUMP_RESOURCES"] = "1"
-    if found:
-        os.environ["MOSAIC_GPU_DUMP_SASS"] = "1"
-    return bool(found)
+    for what in ("PTXAS", "RESOURCES", "SASS"):
+        os.environ[f"MOSAIC_GPU_DUMP_{what}"] = "1"
 
 
 @contextlib.contextmanager
@@ -130,36 +104,7 @@ def _captured() -> Iterator[Callable[[], str]]:
                 os.close(copy)
 
 
-def _read(log: str, disassembled: bool, smem_bytes: int) -> Report:
-    """The report of a log of Mosaic, ptxas and nvdisasm."""
-    report = Report()
-    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    registers = re.findall(r"Used (\d+) registers", log)
-    allocated = re.findall(r"smem_scratch_bytes=(\d+)", log)
-    report.spill_bytes = sum(int(x) for pair in spills for x in pair)
-    report.registers = max(map(int, registers), default=0)
-    report.smem_bytes = max(map(int, allocated), default=0)
-    if not registers:
-        report.problems.append(f"ptxas said nothing; the end of the log: {log[-300:]}")
-    if report.spill_bytes:
-        report.problems.append(f"{report.spill_bytes} bytes are spilled")
-    if report.registers > _MAX_REGISTERS:
-        report.problems.append(f"{report.registers} registers at launch")
-    if report.smem_bytes != smem_bytes:
-        report.problems.append(f"the config says {smem_bytes} bytes of shared memory")
-    for line in log.splitlines():
-        if "erialized" in line or (re.search(r"\(C75\d\d\)", line) and _BENIGN not in line):
-            report.problems.append(line.strip())
-    if disassembled:
-        report.mma = len(re.findall(r"\b(?:HGMMA|QGMMA|IGMMA|HMMA|UTC\w*MMA)\b", log))
-        if report.mma == 0:
-            report.problems.append("no tensor-core instruction")
-        if re.search(r"\b(?:LDL|STL)\b", log):
-            report.problems.append("local memory is used")
-    return report
-
-
-def _compile(kernel: Any, problem: Any, config: Any, device: Any, disassembled: bool) -> Report:
+def _compile(kernel: Any, problem: Any, config: Any, device: Any) -> Report:
     import jax
 
     mesh = jax.sharding.Mesh([device], ("x",))
@@ -178,7 +123,7 @@ def _compile(kernel: Any, problem: Any, config: Any, device: Any, disassembled: 
         except Exception as e:
             error = f"{type(e).__name__}: {str(e).strip()[-300:]}"
         log = text()
-    report = _read(log, disassembled, config.smem_bytes)
+    report = read_log(log, config.smem_bytes)
     if error:
         report.problems.insert(0, error)
     report.seconds = time.monotonic() - start
@@ -189,8 +134,7 @@ def _print(name: str, case: str, config: Any, report: Report) -> None:
     choices = " ".join(str(value) for value in dataclasses.asdict(config).values())
     print(
         f"{name:20} {case:22} {choices:42} {report.registers:4} regs {report.spill_bytes:5} spilled"
-        f" {report.smem_bytes:7} smem {'?' if report.mma is None else report.mma:>4} mma"
-        f" {report.seconds:5.1f} s",
+        f" {report.smem_bytes:7} smem {report.mma:4} mma {report.seconds:5.1f} s",
         flush=True,
     )
     for problem in report.problems:
@@ -198,11 +142,11 @@ def _print(name: str, case: str, config: Any, report: Report) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Compiles for one target and exits with 1 if anything is wrong."""
+    """Compiles for one target and exits with 1 if anything is wrong, or nothing was compiled."""
     del argv
     os.environ["JAX_PLATFORMS"] = "cpu"
     with tempfile.TemporaryDirectory() as folder:
-        disassembled = _prepare_tools(pathlib.Path(folder) / "cuda")
+        _prepare_tools(pathlib.Path(folder) / "cuda")
         # Only now: jax reads CUDA_ROOT when it is imported.
         from jaxgemm import device as devices
         from pallas_kernels import KERNELS
@@ -220,12 +164,14 @@ def main(argv: Sequence[str]) -> None:
                 if not wanted or kernel.why_not(problem, target) is not None:
                     continue
                 for config in kernel.configs(problem, target)[index::num_shards]:
-                    report = _compile(kernel, problem, config, device, disassembled)
+                    report = _compile(kernel, problem, config, device)
                     _print(kernel.name, case, config, report)
                     num_compiled += 1
                     num_failed += bool(report.problems)
     print(f"{num_compiled} compiled for {_TARGET.value}, {num_failed} failed")
-    sys.exit(num_failed > 0)
+    if num_compiled == 0:
+        print("FAILED: no kernel takes any of these cases")
+    sys.exit(num_failed > 0 or num_compiled == 0)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
     JAX_PLATFORMS=cpu python -m tests.aot.ffi
 
-Needs nvcc and g++, and `pip install "jax[cuda13-local]"`; with nvidia-cuda-cuobjdump and
-nvidia-cuda-nvdisasm the machine code is read too. An instance fails if the compiler warns, spills,
-uses local memory or more registers than its row says, lacks the tensor-core instructions that its
-row promises, or puts loads by TMA behind them. Then XLA compiles a call of every kernel for an
-H200, with the library loaded, and must put it into a command buffer, which becomes a CUDA graph.
+Needs nvcc and g++, and `pip install "jax[cuda13-local]" nvidia-cuda-cuobjdump
+nvidia-cuda-nvdisasm`. An instance fails if the compiler warns, spills, uses local memory or more
+registers than its row says, lacks the tensor-core instructions that its row promises, or puts loads
+by TMA behind them. Then XLA compiles a call of every kernel for an H200, with the library loaded,
+and must put it into a command buffer, which becomes a CUDA graph.
 """
 
 import dataclasses
@@ -89,30 +89,30 @@ def read_sass(sass: str, arch: str, mma: bool) -> list[str]:
     return problems
 
 
-def _cuobjdump() -> str | None:
-    """The disassembler, on PATH or from a package; it needs nvdisasm beside it or on PATH."""
+def find_cuobjdump() -> str:
+    """The disassembler, on PATH or from a package; exits if it, or its nvdisasm, is missing."""
     spec = importlib.util.find_spec("nvidia")
     folders = [
         str(Path(folder) / "cu13" / "bin")
         for folder in (spec and spec.submodule_search_locations) or ()
     ]
     os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *folders])
-    return shutil.which("cuobjdump") if shutil.which("nvdisasm") else None
+    found = shutil.which("cuobjdump")
+    if found is None or shutil.which("nvdisasm") is None:
+        sys.exit("no disassembler: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
+    return found
 
 
-def _check_instances(recipe: Any, logs: dict[str, str], folder: Path) -> int:
+def _check_instances(recipe: Any, logs: dict[str, str], folder: Path, disassembler: str) -> int:
     """Prints a line for each instance and architecture; returns how many are wrong."""
     from jaxgemm.ffi_kernels import toolchain
 
-    disassembler, num_failed = _cuobjdump(), 0
+    num_failed = 0
     for row in recipe.instances:
-        sass = ""
-        if disassembler is not None:
-            sass = toolchain.run([disassembler, "-sass", str(folder / f"{row.name}.o")])
+        sass = toolchain.run([disassembler, "-sass", str(folder / f"{row.name}.o")])
         for arch in filter(row.compiles_for, recipe.archs):
             report = read_log(logs[row.name], arch, row.max_registers)
-            if disassembler is not None:
-                report.problems += read_sass(sass, arch, row.mma)
+            report.problems += read_sass(sass, arch, row.mma)
             print(
                 f"{row.name:24} sm_{arch:4} {report.entries:2} kernels"
                 f" {report.registers:4} of {row.max_registers} registers"
@@ -121,7 +121,6 @@ def _check_instances(recipe: Any, logs: dict[str, str], folder: Path) -> int:
             for problem in report.problems:
                 print(f"    FAILED: {problem}")
             num_failed += bool(report.problems)
-    print("machine code read" if disassembler else "machine code not read: no cuobjdump")
     return num_failed
 
 
@@ -171,13 +170,14 @@ def main(argv: Sequence[str]) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     from jaxgemm.ffi_kernels import build
 
+    disassembler = find_cuobjdump()
     recipe = build.cuda_recipe(_ARCHS.value, ("-Werror", "all-warnings"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         build.write_instances(recipe, folder)
         steps = build.steps(recipe, folder)
         logs = build.compile_steps(steps, folder, build.progress_line("all instances"))
-        num_failed = _check_instances(recipe, logs, folder)
+        num_failed = _check_instances(recipe, logs, folder, disassembler)
         num_failed += _compile_calls(build.link(recipe, steps, folder))
     sys.exit(num_failed > 0)
 

@@ -1,8 +1,12 @@
-"""What `tests/aot/ffi.py` finds in the compiler's log and in machine code."""
+"""What `tests/aot/` finds in the compiler's log and in machine code, and that it finds enough."""
+
+import importlib.util
+from pathlib import Path
 
 import pytest
 
 from tests.aot import ffi as aot
+from tests.aot import mosaic
 
 _PTXAS = """
 ptxas info    : Compiling entry function 'kernel' for 'sm_80'
@@ -43,3 +47,40 @@ def test_checks_of_machine_code_see_what_is_wrong() -> None:
     ]
     loads_first = "arch = sm_90a\nFunction : f\nUTMALDG.3D [UR8];\nHGMMA R2;\n"
     assert aot.read_sass(loads_first, "90a", mma=True) == []
+
+
+_MOSAIC = """
+ptxas info    : {spills} bytes stack frame, {spills} bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 168 registers, used 5 barriers
+smem_scratch_bytes=1024
+{sass} R2;
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "text"),
+    [
+        (_MOSAIC.format(spills=0, sass="HGMMA"), None),
+        (_MOSAIC.format(spills=8, sass="HGMMA"), "8 bytes are spilled"),
+        (_MOSAIC.format(spills=0, sass="HGMMA R1; LDL"), "local memory is used"),
+        (_MOSAIC.format(spills=0, sass="FFMA"), "no tensor-core instruction"),
+        (_MOSAIC.format(spills=0, sass="HGMMA").replace("1024", "2048"), "says 1024 bytes"),
+        (_MOSAIC.format(spills=0, sass="HGMMA").replace("168", "200"), "200 registers at launch"),
+        (_MOSAIC.format(spills=0, sass="HGMMA\n(C7510) wgmma"), "C7510"),
+        ("", "ptxas said nothing"),
+    ],
+)
+def test_checks_of_pallas_kernels_see_what_is_wrong(log: str, text: str | None) -> None:
+    problems = mosaic.read_log(log, 1024).problems
+    assert (problems == []) if text is None else (text in problems[0])
+
+
+def test_compiling_ends_without_a_disassembler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="pip install nvidia-cuda-nvdisasm"):
+        mosaic.find_nvdisasm(tmp_path)
+    with pytest.raises(SystemExit, match="pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"):
+        aot.find_cuobjdump()

@@ -1,0 +1,135 @@
+"""Measures rows of equal m, n and k against one another, in one alternation: A B C C B A.
+
+    python -m benchmarks.side_by_side --filter='^mlp_up(_bias_gelu|_residual|_f32out)?$'
+    python -m benchmarks.side_by_side --filter='^sq_4096_bf16(_..)?$' --regime=both
+
+A ratio is that of the first row's median to this one's: what an epilogue or a layout costs. The
+first is the first that matches in the order of the manifest. Records have a row of their own, so
+they never stand for those of `benchmarks.gemm`.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+
+from absl import app, flags
+
+from benchmarks import cases, command, fields, implementations, records, runner
+from benchmarks.cases import Case, Operands
+from benchmarks.manifest import Row
+from benchmarks.records import Record
+from benchmarks.variants import Implementation, Variant
+from jaxgemm.tuning import gate, timing
+
+_SUITE = flags.DEFINE_list("suite", ["all"], "suites of the manifest; default: all")
+
+_MODE = "forward"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """A row that is timed."""
+
+    case: Case
+    variant: Variant
+    sets: list[Operands]
+    error: float
+
+
+def _admit(row: Row, implementation: Implementation, blank: Record) -> _Entry | Record:
+    """What is timed of a row, or a record that says why it is not."""
+    try:
+        case = cases.of(row)
+        if reason := implementation.why_not(case, _MODE):
+            return dataclasses.replace(blank, status="unsupported", reason=reason)
+        sets = case.inputs(_MODE)
+        variant = next(implementation.variants(case, _MODE, sets[0]))
+        arguments = [variant.prepare(x) for x in sets]
+        d, _ = variant.outputs(variant.call(arguments[0]))
+        assert d is not None
+        logical = case.logical(sets[0])
+        operands = {name: logical[name] for name in case.problem.spec.operands}
+        answer = gate.answer(case.problem, operands)
+        error = answer.error(case.stored(d), stepwise=implementation.stepwise)
+    except cases.Unsupported as reason:
+        return dataclasses.replace(blank, status="unsupported", reason=str(reason))
+    except Exception as error:  # reported, and the next one goes on
+        return records.failed(blank, error)
+    if not error <= 1:
+        reason = f"error is {error:.3g} times its bound"
+        return dataclasses.replace(blank, status="wrong", config=variant.config, reason=reason)
+    return _Entry(case, variant, arguments, error)
+
+
+def measured(
+    rows: Sequence[Row], implementation: Implementation
+) -> Iterator[tuple[str, list[Record]]]:
+    """Each row with its records: all are admitted first, then timed together."""
+    first = rows[0].name
+    regimes = command.regimes()
+    blanks = {
+        row.name: dataclasses.replace(
+            runner.blank(row, _MODE, regimes[0], command.tags()),
+            row=f"{row.name} beside {first}",
+            suite="side_by_side",
+            impl=implementation.name,
+        )
+        for row in rows
+    }
+    admitted = {row.name: _admit(row, implementation, blanks[row.name]) for row in rows}
+    entries = {name: x for name, x in admitted.items() if isinstance(x, _Entry)}
+    found = {name: [x] for name, x in admitted.items() if isinstance(x, Record)}
+    for regime in regimes if entries else ():
+        times = timing.measure(
+            {name: entry.variant.call for name, entry in entries.items()},
+            {name: entry.sets for name, entry in entries.items()},
+            regime=regime,
+            iterations=command.iterations(),
+            waits={name: x.variant.wait for name, x in entries.items() if x.variant.wait},
+        )
+        for name, entry in entries.items():
+            counts = entry.case.total_flops(_MODE), entry.case.total_bytes(_MODE)
+            record = dataclasses.replace(
+                blanks[name],
+                regime=regime,
+                config=entry.variant.config,
+                baseline=first if first in times else None,
+                max_error_ratio=fields.significant(entry.error, 4),
+                **fields.timed(times[name], times.get(first), *counts),
+            )
+            found.setdefault(name, []).append(record)
+    for row in rows:
+        yield row.name, found[row.name]
+
+
+def _chosen() -> tuple[tuple[Row, ...], Implementation]:
+    """The rows and the implementation that the flags name.
+
+    Raises:
+      ValueError: there is not one implementation, or rows have different sizes.
+    """
+    rows = command.select(_SUITE)
+    named = implementations.select(list(command.options(backends=("jaxgemm",)).backends))
+    if len(named) != 1:
+        raise ValueError(f"--backends: {[x.name for x in named]} should be one implementation")
+    if not rows:
+        raise ValueError("--suite, --filter: no row matches")
+    sizes = {row.name: (row.m, row.n, row.k, row.batch, row.groups) for row in rows}
+    if different := [name for name, size in sizes.items() if size != sizes[rows[0].name]]:
+        raise ValueError(f"--filter: {different} should have the sizes of {rows[0].name}")
+    return rows, named[0]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measures what the flags say."""
+    if len(argv) > 1:
+        raise app.UsageError(f"{argv[1:]} should be flags")
+    try:
+        rows, implementation = _chosen()
+    except ValueError as error:
+        raise app.UsageError(str(error)) from None
+    sys.exit(command.collect([row.name for row in rows], measured(rows, implementation)))
+
+
+if __name__ == "__main__":
+    app.run(main)
