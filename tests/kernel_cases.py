@@ -315,6 +315,10 @@ LARGE_CASES = {
     "batch_8": KernelCase(4096, 4096, 512, batch=((8, "a b d"),)),
     "short_k": KernelCase(8192, 8192, 64),
     "short_k_relu2": KernelCase(8192, 8192, 64, activation="relu2"),
+    # Few enough steps along k for a compiler to unroll them.
+    "few_steps": KernelCase(4096, 4096, 512),
+    "few_steps_576": KernelCase(4096, 4096, 576),
+    "few_steps_c": KernelCase(4096, 4096, 512, extras=("c", "beta")),
     "5120": KernelCase(5120, 5120, 5120),
     "1536_nt": KernelCase(1536, 1536, 4096, layout="NT", extras=("bias",), activation="silu"),
     "1600": KernelCase(1600, 1600, 4096, extras=EXTRAS, activation="gelu", save=True),

@@ -158,7 +158,7 @@ def _produce(cta: _Cta, tile: Tile) -> None:
     a_shared_by = "peer" if config.cluster_along == "n" else None
     b_shared_by = "peer" if config.cluster_along == "m" else None
 
-    @pl.loop(0, cta.num_steps)
+    @pl.loop(0, _not_unrolled(cta.num_steps, tile))
     def _(step: jax.Array) -> None:
         stage = cta.stage(tile, step)
         depth = _span(step * config.tile_k, config.tile_k)
@@ -171,6 +171,15 @@ def _produce(cta: _Cta, tile: Tile) -> None:
         for name in names:
             b_tile, b_smem = gmem[name].at[b_at], getattr(refs, f"{name}_smem").at[stage]
             plgpu.copy_gmem_to_smem(b_tile, b_smem, full, collective_axes=b_shared_by)
+
+
+def _not_unrolled(num_steps: int, tile: Tile) -> jax.Array:
+    """`num_steps`, in a form in which LLVM does not see that it is always the same.
+
+    It would unroll a loop of few steps, for whose addresses a producer lacks the registers.
+    """
+    always_even = tile.m_index * (tile.m_index + 1)
+    return num_steps + (always_even & 1)
 
 
 def _multiply(cta: _Cta, tile: Tile, accs: Sequence[Any]) -> None:

@@ -61,6 +61,9 @@ _CASES = (
     "clamp",
     "tanh",
     "short_k_relu2",
+    "few_steps",
+    "few_steps_576",
+    "few_steps_c",
 )
 
 
