@@ -49,7 +49,7 @@ class Case:
 
     @property
     def interleaved(self) -> bool:
-        """Whether a and d have their batch axis second."""
+        """Whether a and d have their batch axis between their rows and columns."""
         return self.row.layout == "row+batch_interleaved"
 
     @property
@@ -92,16 +92,14 @@ class Case:
         }[mode]
 
     def avals(self, mode: str) -> dict[str, jax.ShapeDtypeStruct]:
-        """The operands as they are stored, and the cotangent "d_bar" where there is a gradient."""
+        """The operands, and the cotangent "d_bar" where there is a gradient."""
         names = (*self.problem.spec.operands, *(("d",) if mode != "forward" else ()))
-        found = {}
-        for name in names:
-            shape = self.problem.shape(name)
-            if self.interleaved and name in ("a", "d"):
-                shape = (shape[1], shape[0], shape[2])
-            key = "d_bar" if name == "d" else name
-            found[key] = jax.ShapeDtypeStruct(shape, self.problem.dtype(name))
-        return found
+        return {
+            "d_bar" if name == "d" else name: jax.ShapeDtypeStruct(
+                self.problem.shape(name), self.problem.dtype(name)
+            )
+            for name in names
+        }
 
     def inputs(self, mode: str) -> list[dict[str, jax.Array]]:
         """Random operand sets, larger in all than twice the last-level cache."""
@@ -127,14 +125,6 @@ class Case:
         if self.row.scaling == "tensor":
             return self.row.alpha / math.sqrt(max(1, self.problem.k))
         return self.row.alpha
-
-    def stored(self, x: jax.Array) -> jax.Array:
-        """a or d with its batch axis where the row has it, from where the problem has it."""
-        return jnp.swapaxes(x, 0, 1) if self.interleaved else x
-
-    def logical(self, operands: Operands) -> dict[str, jax.Array]:
-        """Operands as the problem has them."""
-        return {n: self.stored(x) if n in ("a", "d_bar") else x for n, x in operands.items()}
 
 
 def of(row: Row) -> Case:
@@ -169,6 +159,7 @@ def of(row: Row) -> Case:
         precision="default" if row.compute_dtype == "tfloat32" else "highest",
         ragged=ragged,  # pyright: ignore[reportArgumentType]
         batch=_batch(row, operands),
+        inside=(("a", "d"),) if row.layout == "row+batch_interleaved" else (),
         activation=activation,
     )
     sizes = None

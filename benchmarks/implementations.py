@@ -109,7 +109,8 @@ def _jnp(case: Case, accumulate: bool) -> Function:
         z = z + x["bias"] if "bias" in x else z
         d = activation(z)
         d = d * products[1] if len(products) == 2 else d
-        return case.stored(d.astype(out))
+        d = d.astype(out)
+        return jnp.swapaxes(d, 0, 1) if case.interleaved else d
 
     return function
 

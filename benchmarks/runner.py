@@ -306,8 +306,8 @@ class _Judge:
 
     def __init__(self, case: Case, operands: dict[str, jax.Array]) -> None:
         self._case = case
-        self._logical = case.logical(operands)
-        self._operands = {name: self._logical[name] for name in case.problem.spec.operands}
+        self._operands = {name: operands[name] for name in case.problem.spec.operands}
+        self._d_bar = operands.get("d_bar")
         self._answers: dict[str, gate.Answer] = {}
 
     def error(
@@ -315,8 +315,8 @@ class _Judge:
     ) -> float:
         """The largest error over its bound, of d and of the gradients, those that there are."""
         d, gradients = result
-        results = {} if d is None else {"d": self._case.stored(d)}
-        results |= {f"{name}_bar": x for name, x in self._case.logical(gradients).items()}
+        results = {} if d is None else {"d": d}
+        results |= {f"{name}_bar": x for name, x in gradients.items()}
         errors = [self._answer(n).error(x, stepwise=stepwise) for n, x in results.items()]
         return max(errors) if not any(map(math.isnan, errors)) else math.inf
 
@@ -344,8 +344,9 @@ class _Judge:
             if name == "d":
                 self._answers["d"] = gate.answer(problem, self._operands)
             else:
+                assert self._d_bar is not None, name
                 found = gate.gradient_answers(
-                    problem, self._operands, self._logical["d_bar"], self._case.differentiable
+                    problem, self._operands, self._d_bar, self._case.differentiable
                 )
                 self._answers |= {f"{x}_bar": answer for x, answer in found.items()}
         return self._answers[name]

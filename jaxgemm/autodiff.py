@@ -186,8 +186,7 @@ def accumulator(dtype: Any) -> Any:
 
 def sum_to(spec: GemmSpec, x: jax.Array, name: str) -> jax.Array:
     """x, which has the dimensions of d, summed over those that an operand lacks."""
-    kept = spec.labels(name)
-    return x.sum([i for i, label in enumerate(spec.labels("d")) if label not in kept])
+    return reference.sum_out(x, spec.labels("d"), spec.labels(name))
 
 
 gemm_call.defvjp(_forward, _backward, symbolic_zeros=True)

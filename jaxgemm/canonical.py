@@ -1,11 +1,12 @@
 """The same GEMM with as few batch axes as a free reshape can leave.
 
 Transforms only ever add batch axes to a spec. Just before a kernel is chosen, axes are merged
-with their neighbours, and folded into m (a row is a row, whichever example it is from) or into k
-(summing over examples is contracting over them), wherever the memory already lies that way.
+with their neighbours, and folded into m (a row is a row, whichever example it is from), into n, or
+into k (summing over examples is contracting over them), wherever the memory already lies that way.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -22,31 +23,38 @@ _ROW_PADDING = 64
 
 def fold(problem: Problem) -> Problem:
     """The problem with batch axes merged and folded; every operand keeps its element order."""
-    spec, size = problem.spec, dict(problem.size)
-    axes: list[tuple[tuple[str, ...], int]] = []
-    for i, names in enumerate(spec.batch):
-        length = size.pop(f"b{i}")
-        if length == 1:
-            continue
-        if axes and axes[-1][0] == names:
-            length *= axes.pop()[1]
-        axes.append((names, length))
-    while axes and (label := _absorbed_by(spec, axes[-1][0])):
-        size[label] *= axes.pop()[1]
-    size |= {f"b{i}": length for i, (_, length) in enumerate(axes)}
-    spec = spec.replace(batch=tuple(names for names, _ in axes))
+    ones = [i for i in range(len(problem.spec.batch)) if problem.size[f"b{i}"] == 1]
+    problem = _without_axes(problem, ones)
+    while (found := _foldable(problem.spec)) is not None:
+        axis, label = found
+        size = problem.size | {label: problem.size[label] * problem.size[f"b{axis}"]}
+        problem = _without_axes(dataclasses.replace(problem, sizes=tuple(size.items())), [axis])
+    return problem
+
+
+def _without_axes(problem: Problem, gone: list[int]) -> Problem:
+    """The problem without some batch axes; those that are left are counted anew."""
+    kept = [i for i in range(len(problem.spec.batch)) if i not in gone]
+    size = {label: x for label, x in problem.size.items() if not label.startswith("b")}
+    size |= {f"b{new}": problem.size[f"b{old}"] for new, old in enumerate(kept)}
+    spec = problem.spec.without_axes(gone)
     return Problem(spec, tuple(sorted(size.items())), problem.dtypes)
 
 
-def _absorbed_by(spec: GemmSpec, names: tuple[str, ...]) -> str | None:
-    """The label that an innermost batch axis can be folded into without moving data."""
-    if spec.ragged is not None:
-        return None
-    rows = {"a", "d", *({"c", "z"} & {*spec.operands})}
-    if set(names) == rows and spec.a_contract == 1:
-        return "m"
-    if names == ("a", "b") and spec.a_contract == 0 and spec.b_contract == 0:
-        return "k"
+def _foldable(spec: GemmSpec) -> tuple[int, str] | None:
+    """The first batch axis that is one with another label, and that label.
+
+    They are one where every operand or output that has one of them has the other next to it, on
+    the same side everywhere.
+    """
+    labels = [spec.labels(name) for name in dict.fromkeys((*spec.operands, *spec.outputs))]
+    axes = [f"b{i}" for i in range(len(spec.batch))]
+    others = [*axes, *("mnk" if spec.ragged is None else ())]
+    for axis, other in itertools.product(axes, others):
+        both = [own for own in labels if axis in own or other in own]
+        for pair in ((axis, other), (other, axis)):
+            if all(pair in itertools.pairwise(own) for own in both):
+                return axes.index(axis), other
     return None
 
 

@@ -1,8 +1,9 @@
 """The signatures that existing code calls: matmul, dot_general and ragged_dot on top of `gemm`."""
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
@@ -67,8 +68,9 @@ def dot_general(
 ) -> jax.Array:
     """`lax.dot_general`'s signature and shapes, with `gemm`'s semantics.
 
-    It is what `flax.linen.Dense(dot_general=jaxgemm.dot_general)` takes. An operand whose batch
-    axes come first and whose contracted axes are next to one another is not moved in memory.
+    It is what `flax.linen.Dense(dot_general=jaxgemm.dot_general)` takes. An operand is not moved in
+    memory whose free axes are next to one another, and its contracted ones too, with its batch axes
+    in front of them or between.
 
     Args:
       lhs: any rank.
@@ -100,39 +102,72 @@ def dot_general(
     lhs, rhs = checks.check_array("lhs", lhs), checks.check_array("rhs", rhs)
     checks.check_operands({"a": lhs, "b": rhs}, {"a": "lhs", "b": "rhs"})
     contract, batch = checks.check_dimension_numbers(lhs, rhs, dimension_numbers)
-    a, a_free, transpose_a = _as_matrix(lhs, batch[0], contract[0], contract_first=False)
-    b, b_free, transpose_b = _as_matrix(rhs, batch[1], contract[1], contract_first=True)
-    result = gemm(
-        a,
-        b,
-        transpose_a=transpose_a,
-        transpose_b=transpose_b,
+    a = _as_matrices(lhs, batch[0], contract[0], contract_first=False)
+    b = _as_matrices(rhs, batch[1], contract[1], contract_first=True)
+    product = functools.partial(
+        gemm,
+        transpose_a=a.transposed,
+        transpose_b=b.transposed,
         out_dtype=preferred_element_type,
         precision=precision,
     )
-    return result.reshape(*result.shape[:-2], *a_free, *b_free)
+    num_batch = len(batch[0])
+    if not (a.axes == b.axes == tuple(range(num_batch))):
+        # By way of vmap, which may leave an axis inside of d too: there einsum's own transpose of
+        # the result mostly wants it.
+        for level in reversed(range(num_batch)):
+            product = jax.vmap(product, in_axes=(a.axis_at(level), b.axis_at(level)))
+    result = product(a.array, b.array)
+    return result.reshape(*result.shape[:-2], *a.free_sizes, *b.free_sizes)
 
 
-def _as_matrix(
+class _Matrices(NamedTuple):
+    """An operand of a dot_general as a batch of matrices.
+
+    Attributes:
+      array: the matrices, with batch axes before their two dimensions or between them.
+      axes: where each batch axis is.
+      free_sizes: the sizes of the free axes, which are one dimension of the matrices.
+      transposed: whether the matrices have the other orientation than usual.
+    """
+
+    array: jax.Array
+    axes: tuple[int, ...]
+    free_sizes: tuple[int, ...]
+    transposed: bool
+
+    def axis_at(self, level: int) -> int:
+        """Where a batch axis is, once all before it are mapped over."""
+        return self.axes[level] - sum(axis < self.axes[level] for axis in self.axes[:level])
+
+
+def _as_matrices(
     x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...], *, contract_first: bool
-) -> tuple[jax.Array, tuple[int, ...], bool]:
-    """x as (batch…, rows, columns), the sizes of its free axes, and whether it is transposed.
+) -> _Matrices:
+    """The matrices of an operand, moved in memory only where neither orientation is there.
 
-    The usual orientation has the contraction first for rhs and last for lhs; the other one is
-    taken when only that one needs no data movement.
+    The usual orientation has the contraction first for rhs and last for lhs.
     """
     free = tuple(i for i in range(x.ndim) if i not in (*batch, *contract))
-    orders = {True: (*batch, *contract, *free), False: (*batch, *free, *contract)}
-    in_place = tuple(range(x.ndim))
-    if orders[not contract_first] == in_place != orders[contract_first]:
-        contract_first, transposed = not contract_first, True
+    usual = (contract, free) if contract_first else (free, contract)
+    for first, second in (usual, usual[::-1]):
+        begin = min((*first, *second), default=x.ndim)
+        outside = tuple(i for i in range(x.ndim) if i in batch and i < begin)
+        inside = tuple(i for i in range(x.ndim) if i in batch and i > begin)
+        if (*outside, *first, *inside, *second) == tuple(range(x.ndim)):
+            break
     else:
-        transposed = False
-    free_sizes = tuple(x.shape[i] for i in free)
-    k, rows = math.prod(x.shape[i] for i in contract), math.prod(free_sizes)
-    matrix = (k, rows) if contract_first else (rows, k)
-    lead = tuple(x.shape[i] for i in batch)
-    return lax.transpose(x, orders[contract_first]).reshape(*lead, *matrix), free_sizes, transposed
+        (first, second), outside, inside = usual, batch, ()
+
+    def size(axes: tuple[int, ...]) -> list[int]:
+        return [x.shape[i] for i in axes]
+
+    shape = (*size(outside), math.prod(size(first)), *size(inside), math.prod(size(second)))
+    places = {axis: i for i, axis in enumerate(outside)}
+    places |= {axis: len(outside) + 1 + i for i, axis in enumerate(inside)}
+    array = lax.transpose(x, (*outside, *first, *inside, *second)).reshape(shape)
+    axes = tuple(places[axis] for axis in batch)
+    return _Matrices(array, axes, tuple(size(free)), transposed=(first, second) != usual)
 
 
 def ragged_dot(

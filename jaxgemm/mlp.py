@@ -26,6 +26,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxgemm.autodiff import Wanted, accumulator, differentiate, sum_to
 from jaxgemm.policy import Policy
 from jaxgemm.primitive import bind, bind_named
+from jaxgemm.rules.batching import mapped, mapped_axis
 from jaxgemm.rules.derivative import operand_gradient
 from jaxgemm.spec import GemmSpec
 
@@ -178,16 +179,22 @@ def _batch(
 ) -> tuple[tuple[jax.Array, ...], list[int]]:
     """As `gemm_p` is mapped: h has the axis if an operand of `up` has it, and y always."""
     del jaxpr
-    moved = tuple(
-        x if axis is None else jnp.moveaxis(x, axis, 0)
-        for x, axis in zip(operands, axes, strict=True)
-    )
-    named = dict(zip(operand_names(up, down), axes, strict=True))
-    in_up = tuple(x for x in up.operands if named[_UP[x]] is not None)
-    in_down = tuple(x for x in down.operands if x in _DOWN and named[_DOWN[x]] is not None)
+    known = zip(operand_names(up, down), axes, strict=True)
+    named = {name: axis for name, axis in known if axis is not None}
+    in_up = {role: named[name] for role, name in _UP.items() if name in named}
+    in_down = {role: named[name] for role, name in _DOWN.items() if name in named}
+    places = {}
     if in_up:
-        up, in_down = up.with_batch_axis(in_up), ("a", *in_down)
-    return bind_mlp(up, down.with_batch_axis(in_down), policy, moved), [0]
+        up = mapped(up, in_up)
+        places = {_UP[role]: mapped_axis(up, role) for role in in_up}
+        in_down["a"] = mapped_axis(up, "d")
+    down = mapped(down, in_down)
+    places |= {_DOWN[role]: mapped_axis(down, role) for role in in_down if role in _DOWN}
+    moved = tuple(
+        jnp.moveaxis(x, named[name], places[name]) if name in named else x
+        for name, x in zip(operand_names(up, down), operands, strict=True)
+    )
+    return bind_mlp(up, down, policy, moved), [mapped_axis(down, "d")]
 
 
 ad.primitive_jvps[mlp_p] = _jvp

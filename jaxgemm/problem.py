@@ -31,6 +31,7 @@ class Problem:
     def of(cls, spec: GemmSpec, operands: Sequence[Any]) -> "Problem":
         """The problem of operands (anything with shape and dtype) that fit the spec."""
         _check_backward(spec)
+        _check_inside(spec)
         sizes: dict[str, int] = {}
         for name, x in zip(spec.operands, operands, strict=True):
             labels = spec.labels(name)
@@ -114,6 +115,9 @@ class Problem:
         parts = [f"m={self.m} n={self.n} k={self.k}"]
         if self.batch_size > 1 or self.spec.batch:
             parts.append(f"batch={self.batch_size}")
+        if self.spec.inside:
+            names = dict.fromkeys(name for axis in self.spec.inside for name in axis)
+            parts.append(f"inside {','.join(sorted(names))}")
         if self.spec.ragged:
             parts.append(f"groups={self.num_groups} ragged={self.spec.ragged}")
         layout = ("N" if self.spec.a_contract == 1 else "T") + "NT"[self.spec.b_contract]
@@ -136,6 +140,14 @@ def _check_backward(spec: GemmSpec) -> None:
     if spec.pullback:
         others = (spec.activation is None, spec.save_preactivation, "bias" in spec.operands)
         assert not any(others), spec
+
+
+def _check_inside(spec: GemmSpec) -> None:
+    """Only of matrices of two dimensions of their own can a batch axis lie between these."""
+    if spec.inside:
+        assert spec.ragged is None, spec
+        for names, inside in zip(spec.batch, spec.inside, strict=True):
+            assert {*inside} <= {*names} & {"a", "b", "b_up", "c", "d", "z"}, spec
 
 
 class Shaped(NamedTuple):

@@ -40,7 +40,8 @@ class Config:
 
 
 def align(x: jax.Array, labels: tuple[str, ...], target: tuple[str, ...]) -> jax.Array:
-    """x with a dimension of size 1 for every label of `target` that it lacks."""
+    """x in the order of `target`, with a dimension of size 1 for every label that it lacks."""
+    x = lax.transpose(x, [labels.index(label) for label in target if label in labels])
     return lax.expand_dims(x, [i for i, label in enumerate(target) if label not in labels])
 
 
@@ -76,9 +77,14 @@ def finish(spec: GemmSpec, products: list[jax.Array], operands: Operands) -> tup
 
 def sum_of_rows(spec: GemmSpec, d: jax.Array) -> jax.Array:
     """d_sum, from d in the accumulator dtype."""
-    kept = spec.labels("d_sum")
-    summed = [i for i, label in enumerate(spec.labels("d")) if label not in kept]
-    return d.sum(summed).astype(spec.sum_dtype)
+    return sum_out(d, spec.labels("d"), spec.labels("d_sum")).astype(spec.sum_dtype)
+
+
+def sum_out(x: jax.Array, labels: tuple[str, ...], kept: tuple[str, ...]) -> jax.Array:
+    """x summed over the labels that are not kept, with the others in the order of `kept`."""
+    left = tuple(label for label in labels if label in kept)
+    summed = [i for i, label in enumerate(labels) if label not in kept]
+    return align(x.sum(summed), left, kept)
 
 
 def _over_batch(spec: GemmSpec, operands: Operands, config: Config) -> tuple[jax.Array, ...]:

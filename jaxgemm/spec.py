@@ -1,8 +1,9 @@
 """`GemmSpec`: what a GEMM means, without sizes; and the algebra that transforms need.
 
 A spec reads like an einsum. Every operand has a tuple of labels, one a dimension: first the batch
-axes it has ("b0", "b1", …), then its own ("m", "k" …). With act an activation, a clamp, one after
-the other or neither, and with no ragged dimension
+axes it has ("b0", "b1", …), then its own ("m", "k" …); or some of these axes inside, between its
+own two dimensions. With act an activation, a clamp, one after the other or neither, and with no
+ragged dimension
 
     d[b…, m, n] = act(alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n] + bias[b…, n])
 
@@ -24,6 +25,7 @@ renamed (`gradient_product`), so every transform is written once and none moves 
 """
 
 import dataclasses
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import numpy as np
@@ -45,6 +47,8 @@ OPERAND_ORDER = (
     "row_start",
 )
 Ragged = Literal["m", "k"]
+# Names of operands and outputs, for each batch axis.
+Axes = tuple[tuple[str, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +66,9 @@ class GemmSpec:
       ragged: the label that the groups divide, or None.
       batch: for each batch axis, outermost first, the sorted names of the operands (and "d" and
         "d_sum") that have it. An operand without it is shared along it and is never copied.
+      inside: for each batch axis, those of its names where it lies inside: after the first of the
+        matrix's own two dimensions, as in (m, b0, k), and not before both. Empty if there are none.
+        What is ragged has none.
       activation: a name in `epilogue.ACTIVATIONS`, or None.
       clamp: the bounds between which what the activation gives is kept, or None.
       save_preactivation: also return what the activation was applied to.
@@ -77,12 +84,18 @@ class GemmSpec:
     residual_dtype: np.dtype
     precision: str
     ragged: Ragged | None = None
-    batch: tuple[tuple[str, ...], ...] = ()
+    batch: Axes = ()
     activation: str | None = None
     clamp: Clamp | None = None
     save_preactivation: bool = False
     batch_invariant: bool = False
     sum_dtype: np.dtype | None = None
+    inside: Axes = ()
+
+    def __post_init__(self) -> None:
+        """One way to say that nothing is inside, so that equal specs are equal."""
+        if not any(self.inside):
+            object.__setattr__(self, "inside", ())
 
     @property
     def gated(self) -> bool:
@@ -126,21 +139,60 @@ class GemmSpec:
 
     def batch_labels(self, name: str) -> tuple[str, ...]:
         """The labels of the batch axes that an operand or output has."""
+        return self._labels_of(self.batch, name)
+
+    def inside_labels(self, name: str) -> tuple[str, ...]:
+        """Of these, the ones that lie between its own two dimensions."""
+        return self._labels_of(self.inside, name)
+
+    def outside_labels(self, name: str) -> tuple[str, ...]:
+        """Of these, the ones that lie before its own dimensions."""
+        inside = self.inside_labels(name)
+        return tuple(x for x in self.batch_labels(name) if x not in inside)
+
+    def _labels_of(self, axes: Axes, name: str) -> tuple[str, ...]:
         role = "d" if name in self.outputs and name != "d_sum" else name
-        return tuple(f"b{i}" for i, names in enumerate(self.batch) if role in names)
+        return tuple(f"b{i}" for i, names in enumerate(axes) if role in names)
 
     def labels(self, name: str) -> tuple[str, ...]:
         """The label of every dimension of an operand or output."""
-        return self.batch_labels(name) + self.core_labels(name)
+        core = self.core_labels(name)
+        return (*self.outside_labels(name), *core[:1], *self.inside_labels(name), *core[1:])
 
     def replace(self, **changes: object) -> "GemmSpec":
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
-    def with_batch_axis(self, names: tuple[str, ...]) -> "GemmSpec":
-        """The spec with one more, outermost, batch axis that `names` (and d and d_sum) have."""
+    def with_batch_axis(self, names: tuple[str, ...], inside: tuple[str, ...] = ()) -> "GemmSpec":
+        """The spec with one more batch axis that `names` (and d and d_sum) have.
+
+        It comes before all others: those of its names in `inside` have it right after the first of
+        their own two dimensions, the others have it outermost.
+        """
         outputs = {"d", "d_sum"} & {*self.outputs}
-        return self.replace(batch=(tuple(sorted({*names, *outputs})), *self.batch))
+        others = self.inside or ((),) * len(self.batch)
+        return self.replace(
+            batch=(tuple(sorted({*names, *outputs})), *self.batch),
+            inside=(tuple(sorted(inside)), *others),
+        )
+
+    def without_axes(self, gone: Collection[int]) -> "GemmSpec":
+        """The spec without some batch axes, given by their places."""
+
+        def left(axes: Axes) -> Axes:
+            return tuple(names for i, names in enumerate(axes) if i not in gone)
+
+        return self.replace(batch=left(self.batch), inside=left(self.inside))
+
+    def renamed(self, new_names: Mapping[str, str]) -> "GemmSpec":
+        """The spec whose batch axes have operands and outputs by other names, and no others."""
+
+        def rename(axes: Axes) -> Axes:
+            return tuple(
+                tuple(sorted({new_names[n] for n in names if n in new_names})) for names in axes
+            )
+
+        return self.replace(batch=rename(self.batch), inside=rename(self.inside))
 
     def product(self, out_dtype: np.dtype, *, scaled: bool = False) -> "GemmSpec":
         """Only alpha · a · b (alpha if `scaled` and present): the bilinear part of the spec."""
@@ -157,12 +209,9 @@ class GemmSpec:
     def for_weight(self, weight: str) -> "GemmSpec":
         """One of the two products of a gated spec: with b, or with b_up in its place."""
         dropped = "b" if weight == "b_up" else "b_up"
-        batch = tuple(
-            tuple(sorted("b" if n == weight else n for n in names if n != dropped))
-            for names in self.batch
-        )
+        kept = {n: n for n in (*self.operands, "d", "d_sum") if n != dropped} | {weight: "b"}
         operands = tuple(n for n in self.operands if n != "b_up")
-        return self.replace(operands=operands, batch=batch)
+        return self.replace(operands=operands).renamed(kept)
 
     def without_lone_axes(self) -> tuple["GemmSpec", tuple[str, ...]]:
         """The spec without batch axes that only d has, and how this spec labels its d.
@@ -171,9 +220,8 @@ class GemmSpec:
         computed is the same for every entry, and `reference.align` broadcasts it again.
         """
         lone = [i for i, names in enumerate(self.batch) if names == ("d",)]
-        batch = tuple(names for names in self.batch if names != ("d",))
         gone = {f"b{i}" for i in lone}
-        return self.replace(batch=batch), tuple(x for x in self.labels("d") if x not in gone)
+        return self.without_axes(lone), tuple(x for x in self.labels("d") if x not in gone)
 
     def gradient_product(
         self, wrt: str, out_dtype: np.dtype, *, scaled: bool = False
@@ -191,37 +239,32 @@ class GemmSpec:
         first = next(name for name in others if rows in self.core_labels(name))
         second = next(name for name in others if name != first)
         contract = next(label for label in "mnk" if label not in (rows, columns))
-        renamed = {first: "a", second: "b", wrt: "d"}
-        kept = {"group_sizes", "row_start", *(("alpha",) if scaled else ())}
+        new_names = {first: "a", second: "b", wrt: "d"}
+        kept = ("group_sizes", "row_start", *(("alpha",) if scaled else ()))
         product = self.product(out_dtype, scaled=scaled)
-        batch = tuple(
-            tuple(sorted({renamed.get(n, n) for n in names if n in renamed or n in kept}))
-            for names in self.batch
-        )
-        return product.replace(
+        return product.renamed({**new_names, **{name: name for name in kept}}).replace(
             a_contract=self.core_labels(first)[-2:].index(contract),
             b_contract=self.core_labels(second)[-2:].index(contract),
             ragged=self.ragged and ("m" if rows == self.ragged else "k"),
-            batch=batch,
             batch_invariant=self.batch_invariant and rows == "m",
         ), (first, second)
 
     def bias_product(self, out_dtype: np.dtype) -> "GemmSpec":
         """`ragged="m"`: ones (m, 1) times bias (g, 1, n), which deals each row its group's bias."""
-        renamed = {"bias": "b", "d": "d", "group_sizes": "group_sizes", "row_start": "row_start"}
-        spec = self._restrict({"a", "b", "bias", "group_sizes", "row_start"}).product(out_dtype)
-        batch = tuple(
-            tuple(sorted(renamed[n] for n in names if n in renamed)) for names in self.batch
-        )
+        new_names = {"bias": "b", **{n: n for n in ("d", "group_sizes", "row_start")}}
+        spec = self.renamed(new_names).product(out_dtype)
         # "highest": a bias is added as it is, whatever precision products of float32 have.
-        return spec.replace(a_contract=1, b_contract=0, batch=batch, precision="highest")
+        return spec.replace(a_contract=1, b_contract=0, precision="highest")
 
     def plus(self, added: str) -> "GemmSpec":
         """The spec with one more operand, c or z, of the shape of d."""
         names = {*self.operands, added}
-        batch = tuple(tuple(sorted({*axis, added})) if "d" in axis else axis for axis in self.batch)
         operands = tuple(name for name in OPERAND_ORDER if name in names)
-        return self.replace(operands=operands, batch=batch)
+
+        def add(axes: Axes) -> Axes:
+            return tuple(tuple(sorted({*axis, added})) if "d" in axis else axis for axis in axes)
+
+        return self.replace(operands=operands, batch=add(self.batch), inside=add(self.inside))
 
     def without_sum(self) -> "GemmSpec":
         """The spec without d_sum."""
@@ -229,5 +272,4 @@ class GemmSpec:
 
     def _restrict(self, names: set[str]) -> "GemmSpec":
         kept = tuple(name for name in self.operands if name in names)
-        batch = tuple(tuple(n for n in axis if n in names or n == "d") for axis in self.batch)
-        return self.replace(operands=kept, batch=batch)
+        return self.replace(operands=kept).renamed({name: name for name in (*names, "d")})

@@ -98,4 +98,14 @@ FAULTS = (
           "    SyncNamedBarrier(barrier, kWarpgroupSize);\n  }", "  }"),
     Fault("c_is_that_of_another_matrix", _PLAIN, _FRAGMENT,
           "c_offset_ = batch.Offset(params_.c);", "c_offset_ = batch.Offset(params_.d);"),
+    # Matrices that lie between the rows of one another.
+    Fault("matrices_that_are_stored_follow_one_another", _PLAIN, _FRAGMENT,
+          "d_matrix_ * maps_.matrix_stride;",
+          "static_cast<int64_t>(d_matrix_) * params_.m * tensor.row_stride;"),
+    Fault("matrices_that_are_loaded_follow_one_another", _PLAIN, "parts/batch.h",
+          "return smallest > 0 ? smallest :", "return"),
+    Fault("matrices_are_taken_to_be_as_aligned_as_rows", _MMA, "parts/tensor_map.cuh",
+          "    strides |= stride;\n", "    strides |= 0 * stride;\n"),
+    Fault("rows_of_a_copy_follow_one_another", _MMA, "parts/realign.cuh",
+          "tensor->row_stride / size.columns * columns;", "columns;"),
 )  # fmt: skip

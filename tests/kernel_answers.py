@@ -30,11 +30,35 @@ def answers(
     u_mul: float = 0.0,
     u_curved: float = 0.0,
 ) -> dict[str, oracle.Answer]:
-    """The answer of every output, with all labels of d."""
+    """The answer of every output."""
     if problem.spec.gated:
-        return _gated_answers(problem, arrays, u_mul, u_curved)
+        found = _gated_answers(problem, arrays, u_mul, u_curved)
+    else:
+        found = _dense_answers(problem, arrays, u_mul, u_curved)
+    own = _labels(problem)
+    order = [own.index(label) for label in problem.spec.labels("d")]
+    return {
+        name: answer if name == "d_sum" else _transposed(answer, order)
+        for name, answer in found.items()
+    }
+
+
+def _labels(problem: Problem) -> tuple[str, ...]:
+    """The labels of d with all batch axes first."""
+    return (*problem.spec.batch_labels("d"), "m", "n")
+
+
+def _transposed(answer: oracle.Answer, order: list[int]) -> oracle.Answer:
+    fields = dataclasses.fields(answer)
+    return oracle.Answer(**{f.name: getattr(answer, f.name).transpose(order) for f in fields})
+
+
+def _dense_answers(
+    problem: Problem, arrays: dict[str, jax.Array], u_mul: float, u_curved: float
+) -> dict[str, oracle.Answer]:
+    """The answer of every output, with all batch axes first."""
     spec = problem.spec
-    labels = spec.labels("d")
+    labels = _labels(problem)
 
     def get(name: str, target: tuple[str, ...] = labels) -> np.ndarray:
         own, x = spec.labels(name), oracle.f64(arrays[name])
@@ -53,7 +77,7 @@ def answers(
         z, size = z + c, size + abs(c)
     if problem.has("bias"):
         z, size = z + get("bias"), size + abs(get("bias"))
-    z = np.broadcast_to(z, problem.shape("d"))
+    z = np.broadcast_to(z, tuple(problem.size[label] for label in labels))
     units = 4 * math.sqrt(max(1, problem.k)) * 2.0**-24 + 2 * u_mul
     slack = np.broadcast_to(units * size, z.shape)
     if spec.pullback:
@@ -85,7 +109,7 @@ def _pulled_back(
 
 def _with_sum(problem: Problem, found: dict[str, oracle.Answer]) -> dict[str, oracle.Answer]:
     """The outputs there are; d_sum adds up the rows of d, rounded or not."""
-    labels, d = problem.spec.labels("d"), found["d"]
+    labels, d = _labels(problem), found["d"]
     axes = tuple(i for i, x in enumerate(labels) if x not in problem.spec.labels("d_sum"))
     terms = math.prod(d.value.shape[i] for i in axes)
     units = 1.01 * oracle.roundoff(problem.dtype("d")) + 4 * math.sqrt(terms) * 2.0**-24
@@ -103,7 +127,7 @@ def _gated_answers(
     for weight in ("b", "b_up"):
         product = dataclasses.replace(problem, spec=spec.for_weight(weight))
         operands = {**arrays, "b": arrays[weight]}
-        saved.append(answers(product, operands, u_mul=u_mul, u_curved=u_curved))
+        saved.append(_dense_answers(product, operands, u_mul, u_curved))
     gate, z, up = saved[0]["d"], saved[0]["z"], saved[1]["z"]
     slack = abs(gate.value) * up.slack + gate.slack * (abs(up.value) + up.slack)
     slack = slack + 4 * 2.0**-24 * abs(gate.value * up.value)

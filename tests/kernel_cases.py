@@ -28,6 +28,7 @@ class KernelCase:
       dtypes: (operand, dtype) pairs.
       scalars: the first values of alpha and beta.
       batch: for each axis its size and the names, with spaces, of those that have it.
+      inside: for each axis the names of those where it lies between their own dimensions.
       activation: its name.
       clamp: its bounds.
       save: whether z is an output.
@@ -49,6 +50,7 @@ class KernelCase:
     dtypes: tuple[tuple[str, str], ...] = ()
     scalars: tuple[float, float] = (0.75, -1.5)
     batch: tuple[tuple[int, str], ...] = ()
+    inside: tuple[str, ...] = ()
     activation: str | None = None
     clamp: Clamp | None = None
     save: bool = False
@@ -73,6 +75,7 @@ class KernelCase:
             residual_dtype=jnp.dtype(self.dtype),
             precision=self.precision,
             batch=tuple(tuple(sorted(names.split())) for _, names in self.batch),
+            inside=tuple(tuple(sorted(names.split())) for names in self.inside),
             activation=self.activation,
             clamp=self.clamp,
             save_preactivation=self.save,
@@ -225,6 +228,48 @@ SMALL_CASES = {
     "integers_tf32": KernelCase(
         m=72, k=336, layout="NT", dtype="float32", out="float32", data="integer"
     ),
+    "inside_a_and_d": KernelCase(
+        m=64, n=64, k=192, layout="NT", batch=((3, "a b d"),), inside=("a d",)
+    ),
+    "inside_b_and_d": KernelCase(m=64, n=64, batch=((3, "a b d"),), inside=("b d",)),
+    "inside_a_and_b": KernelCase(
+        m=64, n=64, layout="NT", batch=((2, "a b d"), (3, "a b d")), inside=("", "a b")
+    ),
+    "inside_of_transposed": KernelCase(
+        m=64, n=64, layout="TN", batch=((3, "a b d"),), inside=("a b",), out="float32"
+    ),
+    "inside_with_tails": KernelCase(
+        m=72, n=80, k=48, extras=("c",), batch=((3, "a c d"), (2, "b c d")), inside=("a c", "b d")
+    ),
+    "inside_and_outside": KernelCase(
+        m=136,
+        n=64,
+        k=64,
+        layout="NT",
+        extras=EXTRAS,
+        activation="silu",
+        save=True,
+        batch=((2, "a b bias d"), (3, "a b beta c d")),
+        inside=("a d", "c"),
+    ),
+    "gated_inside": KernelCase(
+        m=64,
+        n=64,
+        k=64,
+        extras=("b_up",),
+        activation="silu",
+        batch=((3, "a b b_up d"),),
+        inside=("a b_up d",),
+    ),
+    "pullback_inside": KernelCase(
+        m=64,
+        n=64,
+        k=64,
+        extras=("z",),
+        activation="gelu",
+        batch=((2, "a b d z"),),
+        inside=("a z",),
+    ),
 }
 
 
@@ -255,6 +300,21 @@ ODD_CASES = {
         m=33, n=17, k=19, layout="TN", batch=((3, "a b c d"), (2, "b d")), extras=("c",)
     ),
     # Copies of rows as long as those of a begin with a line of the cache.
+    "odd_inside": KernelCase(
+        m=33,
+        n=17,
+        k=19,
+        layout="TN",
+        extras=("c",),
+        activation="relu",
+        save=True,
+        batch=((3, "a b c d"), (2, "b d")),
+        inside=("a c", "b d"),
+    ),
+    # Rows begin at multiples of 16 bytes, and matrices do not.
+    "odd_matrices_inside": KernelCase(
+        m=40, n=36, k=44, layout="NT", batch=((4, "a b c d"),), inside=("a b c d",), extras=("c",)
+    ),
     "odd_long_rows": KernelCase(m=40, n=36, k=523, extras=("bias",)),
     # Behind the end of a row lies the NaN of the next.
     "odd_special_values": KernelCase(m=67, n=61, k=35, layout="NT", specials=True),
@@ -313,6 +373,9 @@ LARGE_CASES = {
     "1024": KernelCase(1024, 1024, 1024),
     "batch_64": KernelCase(512, 512, 128, batch=((64, "a b d"),)),
     "batch_8": KernelCase(4096, 4096, 512, batch=((8, "a b d"),)),
+    "batch_8_inside": KernelCase(
+        4096, 4096, 1024, layout="NT", batch=((8, "a b d"),), inside=("a d",)
+    ),
     "short_k": KernelCase(8192, 8192, 64),
     "short_k_relu2": KernelCase(8192, 8192, 64, activation="relu2"),
     # Few enough steps along k for a compiler to unroll them.

@@ -32,6 +32,15 @@ def spec_of(operands: tuple[str, ...], layout: str = "NN", **fields: object) -> 
     return GemmSpec(operands, a_contract, b_contract, F32, F32, "highest").replace(**fields)
 
 
+def with_some_inside(spec: GemmSpec, rng: np.random.Generator) -> GemmSpec:
+    """The spec with batch axes inside of some of its matrices."""
+    inside = tuple(
+        tuple(n for n in names if n in ("a", "b", "c", "d") and rng.random() < 0.5)
+        for names in spec.batch
+    )
+    return spec.replace(inside=inside)
+
+
 def ragged(kind: str, layout: str, batch: tuple[tuple[str, ...], ...], first: bool) -> GemmSpec:
     extra = ("row_start",) if first else ()
     return spec_of(("a", "b", "group_sizes", *extra), layout, ragged=kind, batch=batch)
@@ -55,7 +64,12 @@ def draw(spec: GemmSpec, seed: int = 0) -> Arrays:
 
 def part_of(spec: GemmSpec, name: str, x: np.ndarray, at: dict[str, int]) -> np.ndarray:
     """The part of an operand that belongs to one index of every batch axis."""
-    return x[tuple(at[label] for label in spec.batch_labels(name))]
+    return x[place_of(spec, name, at)]
+
+
+def place_of(spec: GemmSpec, name: str, at: dict[str, int]) -> tuple[int | slice, ...]:
+    """The index of that part."""
+    return tuple(at.get(label, slice(None)) for label in spec.labels(name))
 
 
 def indices(labels: tuple[str, ...]) -> Iterator[dict[str, int]]:
@@ -95,10 +109,9 @@ def naive(spec: GemmSpec, arrays: Arrays) -> np.ndarray:
     for at in indices(tuple(f"b{i}" for i in range(len(spec.batch)))):
         part = functools.partial(lambda n, at: part_of(spec, n, arrays[n].astype(float), at), at=at)
         bounds = _bounds(spec, lambda name, part=part: part(name).astype(int))
-        product = _core_product(spec, part("a"), part("b"), bounds)
-        d[tuple(at[label] for label in spec.batch_labels("d"))] += product
+        d[place_of(spec, "d", at)] += _core_product(spec, part("a"), part("b"), bounds)
     for at in indices(spec.batch_labels("d")):
-        index = tuple(at.values())
+        index = place_of(spec, "d", at)
         for name, x in arrays.items():
             if name == "alpha":
                 d[index] *= part_of(spec, name, x, at)

@@ -23,13 +23,17 @@ from tests.naive_specs import (
     ragged,
     shape_of,
     spec_of,
+    with_some_inside,
 )
 
-NUM_RANDOM = 32
+NUM_RANDOM = 48
 
 
 def _random_spec(seed: int) -> GemmSpec:
-    """Any operands, layout and up to three batch axes, half of them such as can be folded."""
+    """Any operands, layout and up to three batch axes, most of them such as can be folded.
+
+    Of every second one, axes lie inside of some matrices, or of all that have them.
+    """
     rng = np.random.default_rng(seed)
     extras = [n for n in ("c", "bias", "alpha") if rng.random() < 0.4]
     if "c" in extras and rng.random() < 0.5:
@@ -44,7 +48,13 @@ def _random_spec(seed: int) -> GemmSpec:
         named = {n for n in operands if rng.random() < 0.6} or {str(rng.choice(operands))}
         batch.append(foldable if rng.random() < 0.6 else tuple(sorted({*named, "d"})))
     activation = "relu" if extras and rng.random() < 0.5 else None
-    return spec_of(operands, layout, batch=tuple(batch), activation=activation)
+    spec = spec_of(operands, layout, batch=tuple(batch), activation=activation)
+    if seed % 4 == 1:
+        return with_some_inside(spec, rng)
+    if seed % 4 == 3:
+        matrices = {"a", "b", "c", "d"}
+        return spec.replace(inside=tuple(tuple(sorted({*x} & matrices)) for x in batch))
+    return spec
 
 
 def _folded(
@@ -125,6 +135,57 @@ def test_axis_is_folded_only_where_memory_lies_that_way(
     problem = canonical.canonical(problem_of(spec_of(operands, layout, batch=tuple(batch))))
     assert problem.spec.batch == tuple(left)
     assert (problem.m, problem.k, problem.n) == (rows * SIZE["m"], depth * SIZE["k"], SIZE["n"])
+
+
+# (batch, inside, extra operands, layout) → what is left of batch and inside, and which of m, n
+# and k grow.
+INSIDE_FOLDS = [
+    # Rows of all examples lie one after the other, whichever changes first.
+    ([("a", "d")], [("a", "d")], (), "NN", [], [], "m"),
+    ([("a", "c", "d")], [("a", "c", "d")], ("c", "bias"), "NN", [], [], "m"),
+    ([("a", "d")], [("a",)], (), "TN", [], [], "m"),
+    ([("b", "d")], [("b", "d")], (), "NN", [], [], "n"),
+    ([("b", "d")], [("d",)], (), "NT", [], [], "n"),
+    ([("a", "b")], [("a",)], (), "NN", [], [], "k"),
+    ([("a", "b")], [("a", "b")], (), "TN", [], [], "k"),
+    ([("a", "d"), ("a", "d")], [("a", "d")] * 2, (), "NT", [], [], "mm"),
+    ([("a", "d"), ("b", "d")], [("a", "d"), ()], (), "NN", [("b", "d")], [], "m"),
+    # Neighbours become one axis where they lie alike.
+    ([("a", "b", "d")] * 2, [("a", "d")] * 2, (), "NT", [("a", "b", "d")], [("a", "d")], ""),
+    (
+        *([("a", "b", "d")] * 2, [("a", "d"), ()], (), "NT"),
+        *([("a", "b", "d")] * 2, [("a", "d"), ()], ""),
+    ),
+    # Inside of one and outside of the other, rows do not follow each other.
+    ([("a", "d")], [("a",)], (), "NN", [("a", "d")], [("a",)], ""),
+    ([("a", "d")], [("d",)], (), "NN", [("a", "d")], [("d",)], ""),
+    ([("a", "c", "d")], [("a", "d")], ("c",), "NN", [("a", "c", "d")], [("a", "d")], ""),
+    ([("b", "bias", "d")], [("b", "d")], ("bias",), "NN", [], [], "n"),
+    ([("b", "d")], [("b", "d")], ("bias",), "NN", [("b", "d")], [("b", "d")], ""),
+    ([("a", "b")], [("a", "b")], (), "NN", [("a", "b")], [("a", "b")], ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("batch", "inside", "extras", "layout", "left", "left_inside", "grown"), INSIDE_FOLDS, ids=str
+)
+def test_axis_inside_is_folded_only_where_memory_lies_that_way(
+    batch: list[tuple[str, ...]],
+    inside: list[tuple[str, ...]],
+    extras: tuple[str, ...],
+    layout: str,
+    left: list[tuple[str, ...]],
+    left_inside: list[tuple[str, ...]],
+    grown: str,
+) -> None:
+    operands = tuple(n for n in OPERAND_ORDER if n in ("a", "b", *extras))
+    spec = spec_of(operands, layout, batch=tuple(batch), inside=tuple(inside))
+    problem = canonical.canonical(problem_of(spec))
+    assert (problem.spec.batch, problem.spec.inside) == (tuple(left), tuple(left_inside))
+    lengths = {label: SIZE[label] for label in "mnk"}
+    for axis, label in enumerate(grown):
+        lengths[label] *= SIZE[f"b{axis}"]
+    assert {label: problem.size[label] for label in "mnk"} == lengths
 
 
 def test_axis_of_size_one_vanishes() -> None:

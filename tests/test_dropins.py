@@ -10,6 +10,7 @@ from jax import lax
 
 import jaxgemm
 from tests.arrays import assert_close, normal
+from tests.dispatch_fakes import equations
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,9 @@ from tests.arrays import assert_close, normal
         (((2,), (0,)), ((), ())), (((1,), (0,)), ((), ())), (((2,), (1,)), ((0,), (0,))),
         (((1, 2), (1, 2)), ((0,), (0,))), (((), ()), ((0,), (0,))), (((0, 2), (1, 0)), ((), ())),
         (((2,), (2,)), ((0, 1), (0, 1))), (((0,), (0,)), ((2,), (2,))),
+        (((2,), (2,)), ((1,), (0,))), (((2,), (0,)), ((1,), (1,))), (((0,), (0,)), ((1,), (1,))),
+        (((2,), (1,)), ((0, 1), (0, 2))), (((2,), (2,)), ((1, 0), (0, 1))),
+        (((0,), (0,)), ((1, 2), (2, 1))),
     ],
     ids=str,
 )  # fmt: skip
@@ -42,6 +46,26 @@ def test_dot_general_moves_nothing_for_a_dense_layer() -> None:
         jaxpr = jax.make_jaxpr(lambda x, w, d=dims: jaxgemm.dot_general(x, w, d))(x, weights)
         moved = [e for e in jaxpr.eqns if e.primitive.name == "transpose"]
         assert all(e.params["permutation"] == tuple(range(e.invars[0].aval.ndim)) for e in moved)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bshd,bthd->bhst", ((2, 6, 4, 8), (2, 5, 4, 8))),
+        ("bhst,bthd->bshd", ((2, 4, 6, 5), (2, 5, 4, 8))),
+        ("bshd,bshe->bhde", ((2, 6, 4, 8), (2, 6, 4, 5))),
+    ],
+)
+def test_einsum_of_axes_in_between_moves_no_operand(equation: str, shapes: Any) -> None:
+    x, y = normal(*shapes[0]), normal(*shapes[1], seed=1)
+
+    def einsum(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.einsum(equation, x, y, _dot_general=jaxgemm.dot_general)
+
+    assert_close(einsum(x, y), jnp.einsum(equation, x, y))
+    (product,) = equations(einsum, x, y)
+    assert {v.aval.shape for v in product.invars} == {x.shape, y.shape}
+    assert product.params["spec"].inside
 
 
 @pytest.mark.parametrize(

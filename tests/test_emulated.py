@@ -115,14 +115,14 @@ def test_results_of_every_instance_are_exact(compile_instance: Compile, name: st
     _check(compile_instance, _ROWS[name], 60)
 
 
-def _is_found(compile_instance: Compile, fault: Fault, folder: Path) -> bool:
+def _is_found(compile_instance: Compile, fault: Fault, folder: Path, num_cases: int) -> bool:
     source = (_FFI / fault.file).read_text()
     assert source.count(fault.old) == 1, "the fault is of another version of the source"
     changed = folder / fault.file
     changed.parent.mkdir(parents=True)
     changed.write_text(source.replace(fault.old, fault.new))
     row = _ROWS[fault.instance]
-    return "FAILED" in _run(compile_instance(row, folder), row, 60)
+    return "FAILED" in _run(compile_instance(row, folder), row, num_cases)
 
 
 def _names(faults: Iterable[Fault]) -> list[str]:
@@ -139,10 +139,11 @@ _SAMPLED_FAULTS = [
 
 @pytest.mark.parametrize("fault", _SAMPLED_FAULTS, ids=_names(_SAMPLED_FAULTS))
 def test_a_fault_is_found(compile_instance: Compile, fault: Fault, tmp_path: Path) -> None:
-    assert _is_found(compile_instance, fault, tmp_path)
+    assert _is_found(compile_instance, fault, tmp_path, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=_names(FAULTS))
 def test_every_fault_is_found(compile_instance: Compile, fault: Fault, tmp_path: Path) -> None:
-    assert _is_found(compile_instance, fault, tmp_path)
+    # The rarest of them, a bias that is overwritten early, shows in one case of forty.
+    assert _is_found(compile_instance, fault, tmp_path, 120)

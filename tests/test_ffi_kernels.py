@@ -124,7 +124,13 @@ _REFUSED = {
     "z_as_operand": ({"operands": "a b z"}, "operands and outputs"),
     "sum": ({"outputs": "d_sum"}, "outputs: got 'd_sum'"),
     "count": ({"operands": "a b"}, "got 3 operands and 1 outputs, expected 2 and 1"),
-    "batch_without_d": ({"batch": "a b"}, "batch: got axis 'a b', expected d"),
+    "batch_without_d": ({"batch": "a b"}, "batch: got axis 0 without d, expected d"),
+    "inside_of_others": ({"inside": "a b"}, "inside: got axis 0, expected names of matrices that"),
+    "inside_of_bias": (
+        {"batch": "a bias d", "inside": "bias"},
+        "inside: got axis 0, expected names of matrices",
+    ),
+    "inside_of_too_many": ({"inside": "a;a;a;a;a"}, "inside: got 5 axes, expected at most 4"),
     "too_many_axes": ({"batch": "d;d;d;d;d"}, "batch: got 5 axes, expected at most 4"),
     "rank": ({"batch": ""}, "a: got 3 dimensions, expected 2"),
     "size": ({"b_major": "k"}, "b: dimension 1: got 7, expected k = 5 of a"),
@@ -178,6 +184,16 @@ _DECLINED = {
     "summed": (KernelCase(batch=((3, "a b"),)), {}, "summed over"),
     "axes": (KernelCase(m=8, batch=((2, "a d"),) * 5), {}, "5 batch axes"),
     "grid": (KernelCase(batch=((2**20, "a d"), (2**10, "a d"))), {}, "split the batch"),
+    "far_rows": (
+        KernelCase(m=8, k=2**20, batch=((2**10, "a b d"),), inside=("a",)),
+        {},
+        "a has 8192 rows in all, 1073741824 elements apart",
+    ),
+    "far_matrices": (
+        KernelCase(m=2**16, n=8, k=8, batch=((2**8, "a b d"), (2**6, "a b d")), inside=("", "d")),
+        {},
+        "d has 1073741824 rows in all",
+    ),
     "size": (KernelCase(m=8, k=2**30), {}, "k = 1073741824: this kernel takes at most"),
 }
 

@@ -197,6 +197,20 @@ def test_mapped_operands_have_gradients_of_their_own_and_shared_ones_are_summed(
     _check_close(jax.jit(per_example)(named), jax.vmap(jax.grad(_loss(_plain)), (axes,))(named))
 
 
+def test_examples_between_rows_and_columns_stay_there() -> None:
+    named, xs = _operands(), jnp.moveaxis(_operands(lead=(3,))["x"], 0, 1)
+    weights = {name: x for name, x in named.items() if name != "x"}
+
+    def mapped(f: Any) -> Any:
+        return lambda ws: jax.vmap(lambda x: f({**ws, "x": x}), 1, 1)(xs)
+
+    assert all(spec.inside for spec in _specs(mapped(_ours), weights))
+    assert "transpose[" not in str(jax.make_jaxpr(mapped(_ours))(weights))
+    _check_close(mapped(_ours)(weights), mapped(_plain)(weights))
+    gradient = jax.grad(_loss(mapped(_ours)))
+    _check_close(jax.jit(gradient)(weights), jax.grad(_loss(mapped(_plain)))(weights))
+
+
 def test_gradients_of_shared_weights_are_summed_inside_the_products() -> None:
     named, xs = _operands(), _operands(lead=(5,))["x"]
     weights = {name: x for name, x in named.items() if name != "x"}

@@ -136,13 +136,15 @@ def _random_cases(count: int) -> list[KernelCase]:
     sizes = (1, 4, 8, 12, 16, 24, 48, 64, 72, 80, 96, 128, 130, 200, 264, 1000, 4096)
     layouts = ("NN", "NT", "TN", "TT")
     epilogues = ((), ("c", "beta"), ("bias",), EXTRAS)
+    batch = ((3, "a b d"),)
+    batches = ({}, {"batch": batch}, {"batch": batch, "inside": ("a d",)})
     return [
         KernelCase(
             *(rng.choice(sizes) for _ in range(3)),
             layout=rng.choice(layouts),
             out=rng.choice(("bfloat16", "float32")),
             extras=rng.choice(epilogues),
-            batch=rng.choice(((), ((3, "a b d"),))),
+            **rng.choice(batches),
         )
         for _ in range(count)
     ]

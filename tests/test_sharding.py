@@ -141,6 +141,29 @@ def test_batch(specs: Any) -> None:
     _check(lambda a, b: jax.vmap(jaxgemm.gemm, axes)(a, b), (a, b), specs, {})
 
 
+@pytest.mark.parametrize(
+    ("specs", "collectives", "out"),
+    [
+        ((P("x"), P()), {}, P("x")),
+        ((P(None, "x"), P("x")), {}, P(None, "x")),
+        ((P(None, None, "x"), P(None, None, "x")), {"all-reduce": 1}, P()),
+    ],
+    ids=["m", "batch", "k"],
+)
+def test_batch_between_m_and_k(specs: Any, collectives: dict[str, int], out: Any) -> None:
+    arrays = _normal(64, 8, 32), _normal(8, 16, 32, seed=1)
+    mapped = jax.vmap(lambda a, b: jaxgemm.gemm(a, b, transpose_b=True), (1, 0), 1)
+    got = _check(mapped, arrays, specs, collectives)
+    assert got.sharding.is_equivalent_to(NamedSharding(_mesh(), out), 3)
+    np.testing.assert_allclose(got, np.einsum("bhr,hdr->bhd", *arrays), rtol=1e-5, atol=1e-4)
+    mesh = _mesh(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        named = zip(arrays, specs, strict=True)
+        got = jax.jit(mapped)(*(jax.device_put(x, NamedSharding(mesh, s)) for x, s in named))
+        assert jax.typeof(got).sharding.spec == P(*out, *[None] * (3 - len(out)))
+    np.testing.assert_allclose(got, mapped(*arrays), rtol=1e-5, atol=1e-5)
+
+
 def test_two_axes_at_once() -> None:
     mesh = _mesh(shape=(4, 2))
     _check(_gemm, (_A, _B, _V), (P("x"), P(None, "y"), P("y")), {}, mesh)

@@ -22,6 +22,7 @@ from tests.naive_specs import (
     run_reference,
     shape_of,
     spec_of,
+    with_some_inside,
 )
 
 
@@ -101,13 +102,15 @@ def test_gradient_of_a_grouped_weight_gradient(
     assert _is_product(gradient)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(16))
 def test_gradients_of_gradients_with_several_axes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     layout = str(rng.choice(list(LAYOUTS)))
     batch = tuple(AXES[i] for i in rng.integers(0, len(AXES), 2))
     wrt = [str(x) for x in rng.choice(["a", "b"], 2)]
-    once = _check_gradient(spec_of(("a", "b"), layout, batch=batch), wrt[0])
+    spec = spec_of(("a", "b"), layout, batch=batch)
+    # Every second one has all axes in front.
+    once = _check_gradient(with_some_inside(spec, rng) if seed % 2 else spec, wrt[0])
     # Sizes go by label, so the gradient is checked as a spec of its own.
     _check_gradient(once, wrt[1])
 
@@ -135,6 +138,23 @@ def test_product_keeps_only_what_is_bilinear() -> None:
     assert plain.out_dtype == plain.residual_dtype == np.float16
     assert (plain.a_contract, plain.b_contract) == (1, 1)
     assert plain.sum_dtype is None
+
+
+def test_equal_places_of_axes_are_equal_specs() -> None:
+    batch = (("a", "d"), ("b", "d"))
+    plain = spec_of(("a", "b"), batch=batch)
+    assert spec_of(("a", "b"), batch=batch, inside=((), ())) == plain
+    inside = plain.replace(inside=(("a", "d"), ()))
+    assert inside != plain
+    assert [inside.labels(name) for name in "abd"] == [
+        ("m", "b0", "k"),
+        ("b1", "k", "n"),
+        ("b1", "m", "b0", "n"),
+    ]
+    assert inside.without_axes([0]) == spec_of(("a", "b"), batch=batch[1:])
+    mapped = inside.with_batch_axis(("a", "b"), ("b",))
+    assert mapped.inside == (("b",), ("a", "d"), ())
+    assert mapped.labels("a") == ("b0", "m", "b1", "k")
 
 
 def test_axis_that_only_d_has_is_computed_once_and_broadcast() -> None:
@@ -169,9 +189,13 @@ def test_bias_product_deals_each_row_its_groups_bias(batch: tuple[tuple[str, ...
         np.testing.assert_array_equal(got[tuple(at.values())], want)
 
 
+@pytest.mark.parametrize("inside", [(), (("d",),)], ids=str)
 @pytest.mark.parametrize("axes", AXES, ids=str)
-def test_plus_c_adds_an_operand_of_the_shape_of_d(axes: tuple[str, ...]) -> None:
-    spec = spec_of(("a", "b", "alpha"), "TN", batch=(axes,)).plus("c")
+def test_plus_c_adds_an_operand_of_the_shape_of_d(
+    axes: tuple[str, ...], inside: tuple[tuple[str, ...], ...]
+) -> None:
+    inside = inside if "d" in axes else ()
+    spec = spec_of(("a", "b", "alpha"), "TN", batch=(axes,), inside=inside).plus("c")
     assert spec.operands == ("a", "b", "c", "alpha")
     assert spec.labels("c") == spec.labels("d")
     arrays = draw(spec)

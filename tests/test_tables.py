@@ -91,6 +91,7 @@ SPEC_CHANGES: dict[str, Any] = {
     "save_preactivation": False,
     "batch_invariant": True,
     "sum_dtype": np.dtype("float32"),
+    "inside": (("a", "d"),),
 }
 PROBLEM_CHANGES: dict[str, Any] = {
     "sizes": (("k", 64), ("m", 256), ("n", 512)),

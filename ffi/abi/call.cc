@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 8> kActivationNames = {
     "", "relu", "gelu", "gelu_exact", "silu", "sigmoid", "tanh", "relu2"};
 
 std::string_view Name(Role role) { return kRoleNames[static_cast<int>(role)]; }
-uint32_t Bit(Role role) { return 1u << static_cast<int>(role); }
+constexpr uint32_t Bit(Role role) { return 1u << static_cast<int>(role); }
 
 template <typename... Parts>
 ffi::Error InvalidArgument(const Parts&... parts) {
@@ -69,10 +69,11 @@ ffi::ErrorOr<std::vector<Role>> ParseRoles(std::string_view attribute, std::stri
   return roles;
 }
 
-ffi::ErrorOr<std::vector<uint32_t>> ParseBatch(std::string_view text) {
-  std::vector<uint32_t> batch;
+// For each axis, which roles are named.
+ffi::ErrorOr<std::vector<uint32_t>> ParseAxes(std::string_view attribute, std::string_view text) {
+  std::vector<uint32_t> axes;
   for (const std::string_view axis : Split(text, ';')) {
-    const ffi::ErrorOr<std::vector<Role>> roles = ParseRoles("batch", axis);
+    const ffi::ErrorOr<std::vector<Role>> roles = ParseRoles(attribute, axis);
     if (roles.has_error()) {
       return ffi::Unexpected(roles.error());
     }
@@ -80,15 +81,12 @@ ffi::ErrorOr<std::vector<uint32_t>> ParseBatch(std::string_view text) {
     for (const Role role : *roles) {
       mask |= Bit(role);
     }
-    if ((mask & Bit(Role::kD)) == 0) {
-      return Invalid("batch: got axis '", axis, "', expected d among its names");
-    }
-    batch.push_back(mask);
+    axes.push_back(mask);
   }
-  if (batch.size() > kMaxBatchAxes) {
-    return Invalid("batch: got ", batch.size(), " axes, expected at most ", kMaxBatchAxes);
+  if (axes.size() > kMaxBatchAxes) {
+    return Invalid(attribute, ": got ", axes.size(), " axes, expected at most ", kMaxBatchAxes);
   }
-  return batch;
+  return axes;
 }
 
 ffi::ErrorOr<Major> ParseMajor(std::string_view attribute, std::string_view text) {
@@ -115,38 +113,42 @@ std::string LabelName(int label) {
   return label < kBatch ? names[label] : "b" + std::to_string(label - kBatch);
 }
 
+constexpr uint32_t kMatrices = Bit(Role::kA) | Bit(Role::kB) | Bit(Role::kC) | Bit(Role::kD);
+
 // The labels of a buffer's dimensions.
 struct Labels {
   std::array<int, kMaxBatchAxes + 2> label;
   int rank = 0;
-  int num_batch = 0;
+  // Which dimension is that of the rows of a matrix; -1 where there is none.
+  int row = -1;
 
   void Add(int value) { label[rank++] = value; }
+  void AddAxes(const Call& call, Role role, bool inside) {
+    for (size_t axis = 0; axis < call.batch.size(); ++axis) {
+      if ((call.batch[axis] & Bit(role)) != 0 && ((call.inside[axis] & Bit(role)) != 0) == inside) {
+        Add(kBatch + static_cast<int>(axis));
+      }
+    }
+  }
 };
 
 Labels LabelsOf(const Call& call, Role role) {
   Labels labels;
   // z is laid out as d is.
   const Role owner = role == Role::kZ ? Role::kD : role;
-  for (size_t axis = 0; axis < call.batch.size(); ++axis) {
-    if ((call.batch[axis] & Bit(owner)) != 0) {
-      labels.Add(kBatch + static_cast<int>(axis));
-      ++labels.num_batch;
-    }
-  }
-  const bool is_operand = role == Role::kA || role == Role::kB;
-  const Major major = role == Role::kA ? call.a_major : call.b_major;
+  labels.AddAxes(call, owner, false);
   if (role == Role::kWorkspace) {
     labels.Add(kWorkspaceBytes);
   } else if (role == Role::kBias) {
     labels.Add(kN);
-  } else if (is_operand) {
+  } else if ((kMatrices & Bit(owner)) != 0) {
+    const bool is_operand = role == Role::kA || role == Role::kB;
+    const Major major = role == Role::kA ? call.a_major : call.b_major;
     const int own = role == Role::kA ? kM : kN;
-    labels.Add(major == Major::kK ? own : kK);
-    labels.Add(major == Major::kK ? kK : own);
-  } else if (role == Role::kC || role == Role::kD || role == Role::kZ) {
-    labels.Add(kM);
-    labels.Add(kN);
+    labels.row = labels.rank;
+    labels.Add(!is_operand ? kM : major == Major::kK ? own : kK);
+    labels.AddAxes(call, owner, true);
+    labels.Add(!is_operand ? kN : major == Major::kK ? kK : own);
   }
   return labels;
 }
@@ -246,10 +248,11 @@ class BufferReader {
     Tensor tensor = {};
     tensor.data = buffer.untyped_data();
     tensor.dtype = dtype;
-    tensor.row_stride = labels.rank - labels.num_batch == 2 ? dims[labels.rank - 1] : 0;
     int64_t stride = 1;
     for (int i = labels.rank - 1; i >= 0; --i) {
-      if (labels.label[i] >= kBatch) {
+      if (i == labels.row) {
+        tensor.row_stride = stride;
+      } else if (labels.label[i] >= kBatch) {
         tensor.batch_strides[labels.label[i] - kBatch] = stride;
       }
       stride *= dims[i];
@@ -264,6 +267,20 @@ class BufferReader {
   std::array<Role, kNumLabels> settled_by_ = {};
   std::array<Tensor, kNumRoles> tensors_ = {};
 };
+
+// Which operands and outputs must, and may, have each batch axis, and which may have it inside.
+ffi::Error CheckAxes(const Call& call) {
+  for (size_t axis = 0; axis < call.batch.size(); ++axis) {
+    if ((call.batch[axis] & Bit(Role::kD)) == 0) {
+      return InvalidArgument("batch: got axis ", axis, " without d, expected d among its names");
+    }
+    if ((call.inside[axis] & ~(call.batch[axis] & kMatrices)) != 0) {
+      return InvalidArgument("inside: got axis ", axis,
+                             ", expected names of matrices that have it");
+    }
+  }
+  return ffi::Error::Success();
+}
 
 // Which operands and outputs a call must, and may, have.
 ffi::Error CheckRoles(const Call& call) {
@@ -292,9 +309,9 @@ ffi::ErrorOr<std::unique_ptr<Call>> DecodeCall(ffi::Dictionary attributes) {
     return Invalid("abi_version: got ", version.has_error() ? -1 : *version, ", expected ",
                    kAbiVersion, ": the library and the Python package are of different versions");
   }
-  std::array<std::string_view, 7> texts;
-  constexpr std::array<const char*, 7> names = {"instance", "operands", "outputs",   "batch",
-                                                "a_major",  "b_major",  "activation"};
+  std::array<std::string_view, 8> texts;
+  constexpr std::array<const char*, 8> names = {"instance", "operands", "outputs",    "batch",
+                                                "a_major",  "b_major",  "activation", "inside"};
   for (size_t i = 0; i < names.size(); ++i) {
     const ffi::ErrorOr<std::string_view> text = attributes.get<std::string_view>(names[i]);
     if (text.has_error()) {
@@ -315,10 +332,11 @@ ffi::ErrorOr<std::unique_ptr<Call>> DecodeCall(ffi::Dictionary attributes) {
   }
   auto operands = ParseRoles("operands", texts[1]);
   auto outputs = ParseRoles("outputs", texts[2]);
-  auto batch = ParseBatch(texts[3]);
+  auto batch = ParseAxes("batch", texts[3]);
   auto a_major = ParseMajor("a_major", texts[4]);
   auto b_major = ParseMajor("b_major", texts[5]);
   auto activation = ParseActivation(texts[6]);
+  auto inside = ParseAxes("inside", texts[7]);
   std::optional<ffi::Error> error;
   const auto note = [&](const auto& value) {
     if (!error.has_value() && value.has_error()) {
@@ -326,6 +344,7 @@ ffi::ErrorOr<std::unique_ptr<Call>> DecodeCall(ffi::Dictionary attributes) {
     }
   };
   note(operands), note(outputs), note(batch), note(a_major), note(b_major), note(activation);
+  note(inside);
   if (error.has_value()) {
     return ffi::Unexpected(*error);
   }
@@ -334,14 +353,18 @@ ffi::ErrorOr<std::unique_ptr<Call>> DecodeCall(ffi::Dictionary attributes) {
   call->operands = *operands;
   call->outputs = *outputs;
   call->batch = *batch;
+  // An axis of which nothing is said is inside of none.
+  call->inside = *inside;
+  call->inside.resize(call->batch.size());
   call->a_major = *a_major;
   call->b_major = *b_major;
   call->activation = *activation;
   std::copy(clamp->begin(), clamp->end(), call->clamp.begin());
   call->knobs.assign(knobs->begin(), knobs->end());
-  ffi::Error roles = CheckRoles(*call);
-  if (roles.failure()) {
-    return ffi::Unexpected(std::move(roles));
+  ffi::Error fault = CheckRoles(*call);
+  fault = fault.failure() ? fault : CheckAxes(*call);
+  if (fault.failure()) {
+    return ffi::Unexpected(std::move(fault));
   }
   return call;
 }

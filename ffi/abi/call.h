@@ -29,6 +29,8 @@ struct Call {
   std::vector<Role> outputs;
   // Bit masks of the roles that have each batch axis, outermost axis first.
   std::vector<uint32_t> batch;
+  // For each axis, of these the ones that have it between the two dimensions of their matrices.
+  std::vector<uint32_t> inside;
   Major a_major = Major::kK;
   Major b_major = Major::kMN;
   Activation activation = Activation::kNone;

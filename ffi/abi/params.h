@@ -12,7 +12,7 @@ namespace jaxgemm {
 
 // Raised whenever this file changes, or the attributes of a call, or what a kernel expects of its
 // knobs and its workspace. ABI_VERSION in jaxgemm/ffi_kernels/library.py is the same number.
-inline constexpr int32_t kAbiVersion = 4;
+inline constexpr int32_t kAbiVersion = 5;
 inline constexpr int kMaxBatchAxes = 4;
 inline constexpr int kMaxKnobs = 8;
 
@@ -38,9 +38,10 @@ struct Tensor {
   // Null where the operand or output is absent. Outputs are written through it.
   void* data;
   DType dtype;
-  // Elements between rows as stored; the last dimension is contiguous.
+  // Elements between rows of a matrix as stored; the last dimension is contiguous. Where a batch
+  // axis lies between the two dimensions of a matrix, rows of other matrices lie between its own.
   int64_t row_stride;
-  // Elements, outermost axis first.
+  // Elements, in the order of batch_sizes. All of them are multiples of the smallest one.
   int64_t batch_strides[kMaxBatchAxes];
 };
 

@@ -71,11 +71,13 @@ DataType ScaleTypeOf(ComputeType compute) {
   return compute == kCompute64F ? kR64F : compute == kCompute32I ? kR32I : kR32F;
 }
 
-// Of the addresses of all launches.
+// Of the addresses of all launches; and of all matrices, where these lie between the rows of one
+// another: only otherwise they are as aligned as rows are.
 int64_t AlignmentOf(const GemmParams& params, const Batch& batch, const Tensor& tensor) {
   int64_t bits = static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor.data)) | kMaxAlignment;
   for (int axis = 0; axis < params.num_batch_axes; ++axis) {
-    if (axis != batch.strided_axis && params.batch_sizes[axis] > 1) {
+    const bool is_inside = tensor.batch_strides[axis] < tensor.row_stride;
+    if ((axis != batch.strided_axis || is_inside) && params.batch_sizes[axis] > 1) {
       bits |= tensor.batch_strides[axis] * ItemBytes(tensor.dtype);
     }
   }

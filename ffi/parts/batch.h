@@ -74,17 +74,29 @@ JAXGEMM_HOST_DEVICE float ScalarOf(const Tensor& tensor, const BatchPlace& batch
                                 : static_cast<const float*>(tensor.data)[batch.Offset(tensor)];
 }
 
-// Which of its own matrices an operand contributes: it has those of the axes that it has, in memory
-// order.
+// Elements between matrices of an operand that are counted as neighbours: the smallest stride of
+// its batch axes, of which the others are multiples. That of one matrix is of no account.
+inline int64_t MatrixStride(const GemmParams& params, const Tensor& tensor, int64_t rows) {
+  int64_t smallest = 0;
+  for (int axis = 0; axis < params.num_batch_axes; ++axis) {
+    const int64_t stride = tensor.batch_strides[axis];
+    smallest = stride > 0 && (smallest == 0 || stride < smallest) ? stride : smallest;
+  }
+  return smallest > 0 ? smallest : rows * tensor.row_stride;
+}
+
+// Which of its own matrices an operand contributes, counted by their strides. It has those of the
+// axes that it has, in memory order; with some axes between the dimensions of the matrices and some
+// before them, not every number is one.
 struct OwnMatrices {
   // How many of them an entry of an axis is.
   int32_t strides[kMaxBatchAxes];
 
   static OwnMatrices Of(const GemmParams& params, const Tensor& tensor, int64_t rows) {
+    const int64_t stride = MatrixStride(params, tensor, rows);
     OwnMatrices own = {};
     for (int axis = 0; axis < params.num_batch_axes; ++axis) {
-      own.strides[axis] =
-          static_cast<int32_t>(tensor.batch_strides[axis] / (rows * tensor.row_stride));
+      own.strides[axis] = static_cast<int32_t>(tensor.batch_strides[axis] / stride);
     }
     return own;
   }

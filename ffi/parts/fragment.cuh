@@ -21,12 +21,14 @@ inline constexpr int kWarpRows = 16;
 inline constexpr int kSlotBytes = kWarpRows * kSwizzleBytes;
 inline constexpr int kSlotsPerWarp = 2;
 
-// Maps of outputs that TMA can address, and which it can.
+// Maps of outputs that TMA can address, which it can, and how far from one another matrices lie.
 struct OutputMaps {
   CUtensorMap d;
   CUtensorMap z;
   bool has_d;
   bool has_z;
+  // Elements; of d, and of z as well.
+  int64_t matrix_stride;
 };
 
 // What a warp needs to finish its rows of a tile of d.
@@ -36,7 +38,7 @@ class WarpEpilogue {
   __device__ WarpEpilogue(const GemmParams& params, const OutputMaps& maps, char* slots, int lane)
       : params_(params), maps_(maps), slots_(slots), lane_(lane) {}
 
-  // The next tile is of this matrix of d, counted in memory order.
+  // The next tile is of this matrix of d, as OwnMatrices counts them.
   __device__ void Begin(int d_matrix) { d_matrix_ = d_matrix; }
 
   // Reads what else belongs to the matrix.
@@ -296,13 +298,13 @@ class WarpEpilogue {
     constexpr int kHalves = sizeof(Bits) / 2;
     constexpr int kRows = kWarpSize / kSlotUnits;
     constexpr int kTurns = kWarpRows / (2 * kRows);
-    const int64_t matrix = static_cast<int64_t>(d_matrix_) * params_.m;
+    const int64_t matrix = d_matrix_ * maps_.matrix_stride;
     const int64_t row_bytes = tensor.row_stride * sizeof(Bits);
     const int num_halves = min((params_.n - column) * kHalves, kSlotUnits * kUnitHalves);
     const int slot_row = lane_ / kSlotUnits;
     int num_rows = params_.m - row - slot_row;
-    char* to = static_cast<char*>(tensor.data) + (matrix + row + slot_row) * row_bytes +
-               column * static_cast<int>(sizeof(Bits));
+    char* to = static_cast<char*>(tensor.data) + (row + slot_row) * row_bytes +
+               (matrix + column) * static_cast<int>(sizeof(Bits));
 #pragma unroll 1
     for (int turn = 0; turn < kTurns; ++turn) {
       SlotRow first = ReadRow(slot, slot_row, to, num_rows > 0 ? num_halves : 0);

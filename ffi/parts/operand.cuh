@@ -45,7 +45,7 @@ class Operand {
         k_size_(params.k) {}
 
   const T* data_;
-  // A row is no longer than a dimension, which is less than 2^31: products need one instruction.
+  // Rows begin less than 2^31 elements apart (limits.py): products need one instruction.
   int outer_stride_;
   int k_stride_;
   int outer_size_;

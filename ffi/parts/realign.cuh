@@ -29,7 +29,7 @@
 
 namespace jaxgemm {
 
-// One operand: all of its matrices, which lie one after another.
+// One operand: the rows of all of its matrices, which lie one after another.
 struct RealignTask {
   const uint16_t* from;
   const uint16_t* end;
@@ -115,6 +115,14 @@ inline int64_t UnitsPerRow(int64_t halves) {
   return units < kFewestLines * kLineUnits ? units : CeilDiv(units, kLineUnits) * kLineUnits;
 }
 
+// Rows of all matrices of an operand: it has its own batch axes only.
+inline int64_t NumRows(const GemmParams& params, const Tensor& tensor, int64_t rows) {
+  for (int axis = 0; axis < params.num_batch_axes; ++axis) {
+    rows *= tensor.batch_strides[axis] > 0 ? params.batch_sizes[axis] : 1;
+  }
+  return rows;
+}
+
 // Gives an operand its place in the workspace from byte `offset`, if it needs one, and describes
 // the copy. Returns the bytes that it takes; negative if it has too many elements.
 inline int64_t PlanRealign(const GemmParams& params, StoredSize size, int64_t offset,
@@ -124,7 +132,7 @@ inline int64_t PlanRealign(const GemmParams& params, StoredSize size, int64_t of
     return 0;
   }
   const int64_t halves = ItemBytes(tensor->dtype) / 2;
-  const int64_t num_rows = NumOwnMatrices(params, *tensor, size.rows) * size.rows;
+  const int64_t num_rows = NumRows(params, *tensor, size.rows);
   const int64_t units_per_row = UnitsPerRow(size.columns * halves);
   if (num_rows * units_per_row > INT32_MAX) {
     return -1;
@@ -138,9 +146,11 @@ inline int64_t PlanRealign(const GemmParams& params, StoredSize size, int64_t of
   task->last_halves = static_cast<int>(task->row_halves % kUnitHalves);
   task->num_units = static_cast<uint32_t>(num_rows * units_per_row);
   tensor->data = task->to;
-  tensor->row_stride = units_per_row * kUnitHalves / halves;
+  // Strides are whole rows.
+  const int64_t columns = units_per_row * kUnitHalves / halves;
+  tensor->row_stride = tensor->row_stride / size.columns * columns;
   for (int axis = 0; axis < params.num_batch_axes; ++axis) {
-    tensor->batch_strides[axis] = tensor->batch_strides[axis] / size.columns * tensor->row_stride;
+    tensor->batch_strides[axis] = tensor->batch_strides[axis] / size.columns * columns;
   }
   return num_rows * units_per_row * kTmaAlignment;
 }

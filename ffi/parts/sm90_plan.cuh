@@ -27,6 +27,7 @@ const char* PlanOutputs(const GemmParams& params, Sm90Plan* plan) {
   OutputMaps& maps = plan->outputs;
   maps.has_d = IsAlignedForTma(params.d);
   maps.has_z = params.z.data != nullptr && IsAlignedForTma(params.z);
+  maps.matrix_stride = MatrixStride(params, params.d, size.rows);
   plan->d_matrices = OwnMatrices::Of(params, params.d, size.rows);
   plan->is_plain = params.k > 0 && maps.has_d && IsPlainProduct(params, DTypeOf<T>());
   const char* error = nullptr;

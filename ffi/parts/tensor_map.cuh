@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "abi/params.h"
+#include "parts/batch.h"
 #include "parts/host_device.h"
 
 namespace jaxgemm {
@@ -15,11 +16,14 @@ inline constexpr int kTmaAlignment = 16;
 // Of the dtypes that our own kernels read and write.
 JAXGEMM_HOST_DEVICE int ItemBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
-// Whether TMA can address a matrix, or a batch of them. Where rows are a multiple of 16 bytes
-// apart, matrices are too.
-JAXGEMM_HOST_DEVICE bool IsAlignedForTma(const Tensor& tensor) {
+// Whether TMA can address a matrix, or a batch of them.
+inline bool IsAlignedForTma(const Tensor& tensor) {
+  int64_t strides = tensor.row_stride;
+  for (const int64_t stride : tensor.batch_strides) {
+    strides |= stride;
+  }
   return reinterpret_cast<uint64_t>(tensor.data) % kTmaAlignment == 0 &&
-         tensor.row_stride * ItemBytes(tensor.dtype) % kTmaAlignment == 0;
+         strides * ItemBytes(tensor.dtype) % kTmaAlignment == 0;
 }
 
 // Rows and columns of one matrix as stored.
@@ -65,17 +69,10 @@ inline CUtensorMapDataType TmaDType(DType dtype) {
   }
 }
 
-// Matrices that an operand has: its own batch axes only.
-inline int64_t NumOwnMatrices(const GemmParams& params, const Tensor& tensor, int64_t rows) {
-  int64_t last = 0;
-  for (int axis = 0; axis < params.num_batch_axes; ++axis) {
-    last += (params.batch_sizes[axis] - 1) * tensor.batch_strides[axis];
-  }
-  return last / (rows * tensor.row_stride) + 1;
-}
-
-// Fills a map whose dimensions are column, row, matrix. Boxes have 128 bytes of each of `box_rows`
-// rows, swizzled; `dtype` is what TMA takes the elements for. Returns null, or what went wrong.
+// Fills a map whose dimensions are column, row, matrix as OwnMatrices counts them, whatever their
+// strides: matrices may be nearer to one another than rows. Boxes have 128 bytes of each of
+// `box_rows` rows, swizzled; `dtype` is what TMA takes the elements for. Returns null, or what went
+// wrong.
 inline const char* MakeTensorMap(const GemmParams& params, const Tensor& tensor,
                                  CUtensorMapDataType dtype, StoredSize size, int box_rows,
                                  CUtensorMap* map) {
@@ -85,11 +82,16 @@ inline const char* MakeTensorMap(const GemmParams& params, const Tensor& tensor,
   }
   constexpr int kBoxBytes = 128;
   const int64_t bytes = ItemBytes(tensor.dtype);
-  const cuuint64_t row_bytes = tensor.row_stride * bytes;
+  const int64_t matrix_stride = MatrixStride(params, tensor, size.rows);
+  int64_t last = 0;
+  for (int axis = 0; axis < params.num_batch_axes; ++axis) {
+    last += (params.batch_sizes[axis] - 1) * tensor.batch_strides[axis];
+  }
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(size.columns),
                                static_cast<cuuint64_t>(size.rows),
-                               static_cast<cuuint64_t>(NumOwnMatrices(params, tensor, size.rows))};
-  const cuuint64_t strides[2] = {row_bytes, row_bytes * size.rows};
+                               static_cast<cuuint64_t>(last / matrix_stride + 1)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(tensor.row_stride * bytes),
+                                 static_cast<cuuint64_t>(matrix_stride * bytes)};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(kBoxBytes / bytes),
                              static_cast<cuuint32_t>(box_rows), 1};
   const cuuint32_t steps[3] = {1, 1, 1};

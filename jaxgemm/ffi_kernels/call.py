@@ -10,6 +10,7 @@ from jaxgemm.epilogue import Clamp
 from jaxgemm.ffi_kernels import library
 from jaxgemm.kernel import Operands
 from jaxgemm.problem import Problem
+from jaxgemm.spec import Axes
 
 _AXIS_NAMES = {"a": {1: "k", 0: "mn"}, "b": {0: "mn", 1: "k"}}
 
@@ -18,6 +19,10 @@ def bounds(clamp: Clamp | None) -> tuple[float, float]:
     """The bounds of a clamp, infinite where there is none."""
     low, high = clamp or (None, None)
     return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _axes(axes: Axes) -> str:
+    return ";".join(" ".join(names) for names in axes)
 
 
 def attributes(
@@ -37,7 +42,8 @@ def attributes(
         "instance": instance,
         "operands": " ".join(spec.operands),
         "outputs": " ".join(outputs),
-        "batch": ";".join(" ".join(names) for names in spec.batch),
+        "batch": _axes(spec.batch),
+        "inside": _axes(spec.inside),
         "a_major": _AXIS_NAMES["a"][spec.a_contract],
         "b_major": _AXIS_NAMES["b"][spec.b_contract],
         "activation": spec.activation or "",

@@ -74,6 +74,7 @@ def _reasons(problem: Problem, kernel: str, max_tiles: int) -> Iterator[str | No
     if spec.sum_dtype is not None:
         yield "d_sum is asked for: this kernel does not add up the rows of d"
     yield why_not_sizes(problem, _MAX_SIZE)
+    yield _why_not_inside(problem)
     rows = instances.of_kernel(kernel)
     known = tuple(dict.fromkeys(row.dtype for row in rows))
     dtype = problem.dtype("a").name
@@ -98,6 +99,22 @@ def _why_not_batch(problem: Problem) -> str | None:
             )
     if len(axes) > _MAX_BATCH_AXES:
         return f"there are {len(axes)} batch axes: this kernel takes {_MAX_BATCH_AXES}; merge some"
+    return None
+
+
+def _why_not_inside(problem: Problem) -> str | None:
+    """Rows are counted, and their elements, over all matrices that lie between those of one."""
+    for name in (*problem.spec.operands, *problem.spec.outputs):
+        inside = problem.spec.inside_labels(name)
+        if not inside:
+            continue
+        rows, columns = math.prod(problem.shape(name)[:-1]), problem.shape(name)[-1]
+        apart = math.prod(problem.size[label] for label in inside) * columns
+        if max(rows, apart) > _MAX_SIZE:
+            return (
+                f"{name} has {rows} rows in all, {apart} elements apart within a matrix: between"
+                f" rows of others this kernel takes at most {_MAX_SIZE} of either; split the batch"
+            )
     return None
 
 

@@ -94,9 +94,9 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def _exact(problem: Problem) -> GemmSpec:
     """alpha · a·b + beta · c + bias alone, in the accumulator dtype, at full precision."""
     spec, acc = problem.spec.without_sum(), problem.accumulator
-    return spec.replace(
-        operands=tuple(name for name in spec.operands if name not in ("b_up", "z")),
-        batch=tuple(tuple(n for n in names if n not in ("b_up", "z")) for names in spec.batch),
+    names = tuple(name for name in spec.operands if name not in ("b_up", "z"))
+    return spec.renamed({x: x for x in (*names, "d")}).replace(
+        operands=names,
         out_dtype=acc,
         residual_dtype=acc,
         precision="highest",
@@ -233,9 +233,11 @@ def _sum(problem: Problem, operands: dict[str, jax.Array]) -> _Parts:
     terms = math.prod(problem.size[label] for label in labels if label not in kept)
     units = 4 * math.sqrt(max(1, terms)) * _roundoff(problem.accumulator)
     rounded = (1.01 * _roundoff(problem.dtype("d")) + units) * jnp.abs(value)
-    axes = [i for i, label in enumerate(labels) if label not in kept]
-    strict, stepwise = ((bound + rounded).sum(axes) for bound in (slack, stepwise_slack))
-    return value.sum(axes), strict, stepwise
+
+    def total(x: jax.Array) -> jax.Array:
+        return reference.sum_out(x, labels, kept)
+
+    return total(value), total(slack + rounded), total(stepwise_slack + rounded)
 
 
 def _times_slope(
@@ -369,8 +371,7 @@ def _bias(problem: Problem, wide: Arrays, bar: jax.Array) -> jax.Array:
         group, valid = reference.rows_of_groups(*bounds, bar.shape[0])
         bar = jnp.where(valid[:, None], bar, 0)
         return jax.ops.segment_sum(bar, group, problem.num_groups)
-    kept = spec.labels("bias")
-    return bar.sum([i for i, label in enumerate(spec.labels("d")) if label not in kept])
+    return reference.sum_out(bar, spec.labels("d"), spec.labels("bias"))
 
 
 def _operand(

@@ -310,10 +310,8 @@ def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem,
         return problem, operands
     spec = problem.spec.without_sum()
     names = tuple(x for x in spec.operands if x != "b_up")
-    batch = tuple(tuple(x for x in axis if x != "b_up") for axis in spec.batch)
-    plain = spec.replace(
+    plain = spec.renamed({x: x for x in (*names, "d")}).replace(
         operands=names,
-        batch=batch,
         activation=None,
         clamp=None,
         save_preactivation=False,

@@ -1,6 +1,7 @@
 """The order in which a persistent grid walks the output tiles, and who reads what there."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -76,12 +77,37 @@ class TileOrder:
             body(Tile(lax.div(position, per_matrix), m_index, n_index, turn))
 
 
-def operand_matrix(problem: Problem, name: str, batch_index: jax.Array) -> jax.Array | int:
-    """Which of its own matrices an operand contributes to matrix `batch_index` of d.
+def gmem_shape(problem: Problem, name: str) -> tuple[int, ...]:
+    """The shape of an operand or output of which `operand_matrix` takes matrices.
 
-    The batch axes of d are the digits of `batch_index`; the operand keeps those that it has.
+    Its outermost batch axes are one leading axis, and those between its own dimensions are one too,
+    which moves nothing.
     """
-    axes, own = problem.spec.batch_labels("d"), problem.spec.batch_labels(name)
+    spec, size = problem.spec, problem.size
+    outside, inside = spec.outside_labels(name), spec.inside_labels(name)
+    core = [size[label] for label in spec.core_labels(name)]
+    between = [math.prod(size[label] for label in inside)] if inside else []
+    return (math.prod(size[label] for label in outside), *core[:1], *between, *core[1:])
+
+
+def operand_matrix(problem: Problem, name: str, gmem: Any, batch_index: jax.Array) -> Any:
+    """The matrix (or row, or scalar) of an operand or output that makes matrix `batch_index` of d.
+
+    `gmem` has its `gmem_shape`.
+    """
+    outside, inside = problem.spec.outside_labels(name), problem.spec.inside_labels(name)
+    index = _entry_along(problem, outside, batch_index)
+    if not inside:
+        return gmem.at[index]
+    return gmem.at[index, :, _entry_along(problem, inside, batch_index)]
+
+
+def _entry_along(problem: Problem, own: tuple[str, ...], batch_index: jax.Array) -> jax.Array | int:
+    """Which entry along some batch axes, taken as one, belongs to matrix `batch_index` of d.
+
+    The batch axes of d are the digits of `batch_index`; `own` keeps those that it has.
+    """
+    axes = problem.spec.batch_labels("d")
     if own == axes:
         return batch_index
     index, d_stride, own_stride = 0, 1, 1

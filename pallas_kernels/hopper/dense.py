@@ -48,11 +48,10 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
-from jaxgemm import traffic
 from jaxgemm.kernel import Kernel, Operands
 from jaxgemm.problem import Problem
 from pallas_kernels.common import epilogue, tiles
-from pallas_kernels.common.schedule import Tile, operand_matrix
+from pallas_kernels.common.schedule import Tile, gmem_shape, operand_matrix
 from pallas_kernels.hopper.dense_config import (
     NUM_CONSUMERS,
     Config,
@@ -113,8 +112,8 @@ class _Cta:
 
     def matrix(self, name: str, tile: Tile) -> Any:
         """The matrix (or row, or scalar) of an operand or output that a tile belongs to."""
-        index = operand_matrix(self.problem, name, tile.batch_index)
-        return getattr(self.refs, f"{name}_gmem").at[index]
+        gmem = getattr(self.refs, f"{name}_gmem")
+        return operand_matrix(self.problem, name, gmem, tile.batch_index)
 
     def n_offset(self, tile: Tile) -> jax.Array:
         """Column at which this consumer's part of a tile begins."""
@@ -357,14 +356,7 @@ def run(problem: Problem, config: Config, operands: Operands) -> tuple[jax.Array
     """Computes the outputs of the spec; trusts `why_not` and `configs`."""
     spec = problem.spec
     names = (*spec.operands, *spec.outputs)
-    # The batch axes that an array has become one leading axis, which moves nothing.
-    shapes = {
-        name: (
-            traffic.num_matrices(problem, name),
-            *(problem.size[x] for x in spec.core_labels(name)),
-        )
-        for name in names
-    }
+    shapes = {name: gmem_shape(problem, name) for name in names}
 
     def body(*gmem: Any, **scratch: Any) -> None:
         gmem_refs = {f"{name}_gmem": ref for name, ref in zip(names, gmem, strict=True)}

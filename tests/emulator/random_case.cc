@@ -24,8 +24,12 @@ bool OneOf(int n) { return rng() % n == 0; }
 
 enum Name { kA, kB, kC, kBias, kAlpha, kBeta, kD, kZ, kNumNames };
 
+// Where a matrix has a batch axis: between its own dimensions, or before them.
+enum class Place { kNowhere, kInside, kOutside };
+
 struct Operand {
   Tensor* tensor;
+  Place places[kMaxBatchAxes] = {};
   Buffer buffer;
   bool is_present = false;
   int64_t rows = 1;
@@ -178,6 +182,29 @@ class Case {
     c_is_nan_ = operands_[kBeta].is_present && OneOf(4);
   }
 
+  // Where an operand has each batch axis. z has them where d has them.
+  void PickPlaces(Name name, bool is_matrix) {
+    for (int axis = 0; axis < params_.num_batch_axes; ++axis) {
+      Place& place = operands_[name].places[axis];
+      place = is_matrix && OneOf(3) ? Place::kInside : Place::kOutside;
+      if (name == kZ) {
+        place = operands_[kD].places[axis];
+      } else if (name != kD && OneOf(2)) {
+        place = Place::kNowhere;
+      }
+    }
+  }
+
+  // Puts axes of one place around the elements that there are.
+  void AddAxes(Operand* operand, Place place) {
+    for (int axis = params_.num_batch_axes - 1; axis >= 0; --axis) {
+      if (operand->places[axis] == place) {
+        operand->tensor->batch_strides[axis] = operand->num_elements;
+        operand->num_elements *= params_.batch_sizes[axis];
+      }
+    }
+  }
+
   DType PickDType(Name name) const {
     if (name == kA || name == kB || limits_.only_plain || (name == kD && OneOf(3))) {
       return limits_.dtype;
@@ -190,14 +217,12 @@ class Case {
     Tensor& tensor = *operand.tensor;
     tensor.dtype = PickDType(name);
     const bool is_matrix = name != kBias && name != kAlpha && name != kBeta;
-    tensor.row_stride = is_matrix ? operand.columns : 0;
-    operand.num_elements = operand.rows * operand.columns;
-    for (int axis = params_.num_batch_axes - 1; axis >= 0; --axis) {
-      if (name == kD || name == kZ || OneOf(2)) {
-        tensor.batch_strides[axis] = operand.num_elements;
-        operand.num_elements *= params_.batch_sizes[axis];
-      }
-    }
+    PickPlaces(name, is_matrix);
+    operand.num_elements = operand.columns;
+    AddAxes(&operand, Place::kInside);
+    tensor.row_stride = is_matrix ? operand.num_elements : 0;
+    operand.num_elements *= operand.rows;
+    AddAxes(&operand, Place::kOutside);
     const int item_bytes = tensor.dtype == DType::kF32 ? 4 : 2;
     const bool at_end = OneOf(2);
     const bool is_aligned = OneOf(2) || (name == kD && limits_.only_plain);
@@ -256,8 +281,13 @@ class Case {
   // Of an operand's element (outer, k).
   float GetAlongK(Name name, Major major, int64_t offset, int outer, int k) const {
     const Operand& operand = operands_[name];
-    return operand.Get(
-        offset + (major == Major::kK ? outer * operand.columns + k : k * operand.columns + outer));
+    const int64_t stride = operand.tensor->row_stride;
+    return operand.Get(offset + (major == Major::kK ? outer * stride + k : k * stride + outer));
+  }
+
+  // Where an element of an operand's part of a matrix of d is; a bias is in every row.
+  int64_t PlaceOf(Name name, int matrix, int64_t row, int64_t column) const {
+    return OffsetOf(name, matrix) + row * operands_[name].tensor->row_stride + column;
   }
 
   // Where an operand's part of a matrix of d begins.
@@ -271,25 +301,28 @@ class Case {
   }
 
   void CheckMatrix(int matrix) {
-    const auto value = [&](Name name, int64_t i) {
-      return operands_[name].is_present ? operands_[name].Get(OffsetOf(name, matrix) + i) : 1.0f;
+    const auto value = [&](Name name, int64_t row, int64_t column) {
+      const int64_t place = PlaceOf(name, matrix, row, column);
+      return operands_[name].is_present ? operands_[name].Get(place) : 1.0f;
     };
-    const float alpha = value(kAlpha, 0);
-    const float beta = value(kBeta, 0);
+    const float alpha = value(kAlpha, 0, 0);
+    const float beta = value(kBeta, 0, 0);
     const std::vector<float> products = Products(matrix);
     for (int64_t i = 0; i < int64_t{params_.m} * params_.n; ++i) {
+      const int64_t row = i / params_.n;
+      const int64_t column = i % params_.n;
       float z = alpha * products[i];
       if (operands_[kC].is_present && beta != 0.0f) {
-        z += beta * value(kC, i);
+        z += beta * value(kC, row, column);
       }
       if (operands_[kBias].is_present) {
-        z += value(kBias, i % params_.n);
+        z += value(kBias, row, column);
       }
       float d = params_.activation == Activation::kRelu && z < 0.0f ? 0.0f : z;
       d = d < params_.clamp_low ? params_.clamp_low : d;
       d = d > params_.clamp_high ? params_.clamp_high : d;
-      CheckElement(kZ, OffsetOf(kZ, matrix) + i, z);
-      CheckElement(kD, OffsetOf(kD, matrix) + i, d);
+      CheckElement(kZ, matrix, row, column, z);
+      CheckElement(kD, matrix, row, column, d);
     }
   }
 
@@ -313,7 +346,7 @@ class Case {
     return products;
   }
 
-  void CheckElement(Name name, int64_t i, float exact) {
+  void CheckElement(Name name, int matrix, int64_t row, int64_t column, float exact) {
     const Operand& operand = operands_[name];
     if (!operand.is_present) {
       return;
@@ -321,12 +354,11 @@ class Case {
     float rounded;
     StoreElement(&rounded, operand.tensor->dtype, 0, exact);
     const float expected = LoadElement(&rounded, operand.tensor->dtype, 0);
-    const float found = operand.Get(i);
+    const float found = operand.Get(PlaceOf(name, matrix, row, column));
     const bool is_same = found == expected || (std::isnan(found) && std::isnan(expected));
     if (!is_same && num_wrong_++ < 3) {
-      std::printf("  %s[%ld, %ld] is %g, not %g\n", name == kD ? "d" : "z",
-                  static_cast<long>(i / params_.n), static_cast<long>(i % params_.n), found,
-                  expected);
+      std::printf("  %s[%d, %ld, %ld] is %g, not %g\n", name == kD ? "d" : "z", matrix,
+                  static_cast<long>(row), static_cast<long>(column), found, expected);
     }
   }
 

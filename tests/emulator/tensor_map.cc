@@ -32,11 +32,11 @@ bool SizesAreLegal(const TensorMap& map, const cuuint32_t* element_strides) {
     legal = legal && map.box[i] >= 1 && map.box[i] <= 256;
     legal = legal && element_strides[i] == 1;
   }
-  int64_t least = map.sizes[0] * map.item_bytes;
+  // The driver takes strides in any order: matrices may be nearer to one another than rows.
   for (int i = 0; i < 2; ++i) {
     const int64_t stride = map.strides[i];
-    legal = legal && stride % 16 == 0 && stride < int64_t{1} << 40 && stride >= least;
-    least = stride;
+    legal = legal && stride % 16 == 0 && stride < int64_t{1} << 40;
+    legal = legal && stride >= map.sizes[0] * map.item_bytes;
   }
   const int row_bytes = map.box[0] * map.item_bytes;
   return legal && row_bytes % 16 == 0 && row_bytes <= 128;
