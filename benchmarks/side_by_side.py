@@ -47,10 +47,9 @@ def _admit(row: Row, implementation: Implementation, blank: Record) -> _Entry | 
         arguments = [variant.prepare(x) for x in sets]
         d, _ = variant.outputs(variant.call(arguments[0]))
         assert d is not None
-        logical = case.logical(sets[0])
-        operands = {name: logical[name] for name in case.problem.spec.operands}
+        operands = {name: sets[0][name] for name in case.problem.spec.operands}
         answer = gate.answer(case.problem, operands)
-        error = answer.error(case.stored(d), stepwise=implementation.stepwise)
+        error = answer.error(d, stepwise=implementation.stepwise)
     except cases.Unsupported as reason:
         return dataclasses.replace(blank, status="unsupported", reason=str(reason))
     except Exception as error:  # reported, and the next one goes on

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import time
@@ -64,6 +65,7 @@ _CASES = (
     "few_steps",
     "few_steps_576",
     "few_steps_c",
+    "batch_with_tails",
     "batch_8_inside",
     "inside_a_and_b",
     "inside_of_transposed",
