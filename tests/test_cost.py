@@ -91,13 +91,17 @@ def test_rows_within_lines_and_large_outputs_cost_what_l2_was_not_asked_to_keep(
     kept = dataclasses.replace(config, keeps_operands=True)
     for n, k, factor in (
         (4096, 4096, 1),
-        (4096, 4104, 1.5),
+        (4096, 4112, 1.5),
         (8192, 64, 1.7),
-        (8192, 72, 1.5 * 1.7),
+        (8192, 80, 1.5 * 1.7),
     ):
         problem = KernelCase(4096, n, k).problem()
         strained, free = (_estimate(problem, x).l2_us for x in (config, kept))
         assert strained == pytest.approx(factor * free), (n, k)
+    # Rows that begin in the middle of a sector are slow for whoever loads them.
+    apart, within = (KernelCase(4096, 4096, k).problem() for k in (4104, 4096))
+    slow, fast = (_estimate(problem, kept).l2_us for problem in (apart, within))
+    assert slow == pytest.approx((1 + 3.4) / 2 * fast * 4160 / 4096)
 
 
 def test_a_c_that_is_loaded_in_the_epilogue_costs_more_of_it():
@@ -112,9 +116,9 @@ def test_choice_among_our_kernels_is_near_the_best_that_the_tuner_saw():
     found = regret.regrets(regret.tried(TUNED, H200), H200)
     assert len(found) >= 60
     assert regret.mean(found) < 1.02
-    # To the model a batch is more tiles and nothing else: of 128 products of 4096 x 128 x 512 it
-    # chooses a form that takes 1.41 times as long as another.
-    assert max(x.ratio for x in found if not x.problem.spec.batch) < 1.10
+    # Of 130 rows, for which it chooses tiles of 128, it is wrong by 38 %: the few rows of the last
+    # tile take longer than whole tiles. The shipped table sends such products to cuBLASLt.
+    assert max(x.ratio for x in found if x.problem.m >= 256) < 1.11
 
 
 def test_large_products_get_the_tile_and_the_cluster_that_were_measured_best():
