@@ -18,7 +18,8 @@ _COLOURS = {"faster": "#0072B2", "tied": "#777777", "slower": "#D55E00"}
 
 def speedup(found: Results) -> Any | None:
     """The ratio to the baseline with its interval, sorted within each family without groups."""
-    return _speedup_figure(found, lambda r: not r.groups and r.suite not in rooflines.SWEEPS)
+    others = (*rooflines.SWEEPS, "side_by_side")
+    return _speedup_figure(found, lambda r: not r.groups and r.suite not in others)
 
 
 def speedup_grouped(found: Results) -> Any | None:
