@@ -262,7 +262,7 @@ def _max_accumulators(problem: Problem) -> int:
     if spec.activation == "tanh" and "z" in spec.outputs:
         return 128
     has_wide_bias = has_bias and problem.dtype("bias").itemsize > 2
-    has_much = (has_c and has_bias) or has_wide_bias or spec.pullback
+    has_much = (has_c and (has_bias or spec.batch)) or has_wide_bias or spec.pullback
     if "z" in spec.outputs or has_much or spec.activation == "tanh":
         return 176
     return 192 if has_c or spec.activation == "gelu_exact" else 208
