@@ -3,6 +3,7 @@
 import dataclasses
 import types
 from typing import Any
+from unittest import mock
 
 import jax.numpy as jnp
 import numpy as np
@@ -128,14 +129,16 @@ def test_no_config_is_faster_than_the_roof(problem: Problem, config: Config, chi
 def test_more_of_anything_never_costs_less(
     problem: Problem, config: Config, label: str, more: int
 ) -> None:
-    # But for what L2 does with rows that begin within a line, or with operands that it gives up.
+    # But for what L2 does with rows that begin within a line or a sector, or with operands that it
+    # gives up.
     config = dataclasses.replace(config, keeps_operands=True)
     sizes = {**problem.size, label: problem.size[label] + more}
     larger = dataclasses.replace(problem, sizes=tuple(sorted(sizes.items())))
     roof, roof_of_larger = cost.roof(problem, H200), cost.roof(larger, H200)
     assert roof_of_larger.compute_us > roof.compute_us
     assert roof_of_larger.memory_us > roof.memory_us
-    found, found_of_larger = (cost.estimate(p, config, H200, 0.7) for p in (problem, larger))
+    with mock.patch.object(cost, "_SECTORS_CROSSED", 1.0):
+        found, found_of_larger = (cost.estimate(p, config, H200, 0.7) for p in (problem, larger))
     assert found_of_larger.tiles >= found.tiles
     assert found_of_larger.time_us >= found.time_us
 
