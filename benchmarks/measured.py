@@ -13,6 +13,9 @@ from jaxgemm.tuning.times import TIE
 # What tells the runs of a binary apart: commit and command.
 Run = tuple[str, str]
 
+# Suites with a picture or a table of their own, which are in no picture of all products.
+APART = ("sweep", "grouped_sweep", "sawtooth", "waves", "ladder", "side_by_side")
+
 SHORT = {
     "bfloat16": "bf16",
     "float16": "f16",
