@@ -44,6 +44,11 @@ class Variant:
     tail_utilisation: float | None = None
     predicted_l2_bytes: float | None = None
 
+    def finished(self, arguments: Any) -> Any:
+        """What `call` returns, once the device has done it."""
+        result = self.call(arguments)
+        return jax.block_until_ready(result) if self.wait is None else (self.wait(), result)[1]
+
 
 @dataclasses.dataclass(frozen=True)
 class Implementation:
