@@ -87,22 +87,21 @@ def spread(found: Results) -> str | None:
         for after, before in found.repeated
         if after.impl == "jaxgemm" and after.ratio and before.ratio
     ]
-    differences = {
-        after.row: abs(math.log((after.ratio or 1) / (before.ratio or 1)))
+    differences = [
+        (abs(math.log((after.ratio or 1) / (before.ratio or 1))), after.row)
         for after, before in pairs
         if after.config == before.config
-    }
+    ]
     others = len(pairs) - len(differences)
     left_out = f"{others} more are left out, because that run chose another config for them."
     if not differences:
         return f"Of the ratios of jaxgemm {left_out}" if others else None
-    middle, largest = (
-        math.expm1(x) for x in (statistics.median(differences.values()), max(differences.values()))
-    )
+    most, row = max(differences)
+    middle, largest = map(math.expm1, (statistics.median(x for x, _ in differences), most))
     text = (
         f"Another run of the same commit gave {len(differences)} ratios of jaxgemm to its baseline"
         f" again, with the same config: they differ by {100 * middle:.1f} % in the median and by"
-        f" {100 * largest:.1f} % at most (`{max(differences, key=differences.__getitem__)}`)."
+        f" {100 * largest:.1f} % at most (`{row}`)."
     )
     return f"{text} {left_out}" if others else text
 
@@ -114,10 +113,13 @@ def conditions(every: Sequence[Record]) -> str:
         if {r.clock for r in every} == {"cupti"}
         else "wall clock of a call, dispatch included"
     )
+    drawn = each("uniform" if r.inputs.startswith("uniform") else "normal" for r in every)
+    alone = [f"`{r.impl}` of `{r.row}`" for r in every if r.alternated is False]
+    but = f" but for {', '.join(alone)}" if alone else ""
     sentences = [
         f"Median of {_span([r.samples for r in every], 'calls')}, {how}; operands are random"
-        " (normal) and rotate through more than twice the last-level cache; launches alternate"
-        " with those of the baseline.",
+        f" ({drawn}) and rotate through more than twice the last-level cache; launches alternate"
+        f" with those of the baseline{but}.",
         f"The baseline is {each(r.baseline or '' for r in every)} under jit; μs of others with"
         " several forms are those of the fastest; a difference under 2 %, or with 1 in its"
         " interval, is a tie.",
@@ -181,7 +183,8 @@ def each(values: Iterable[str]) -> str:
 
 
 def _ours(rows: Rows) -> list[Record]:
-    return [r for r in map(measured.ours, rows.values()) if r is not None]
+    """The records of jaxgemm that are held against something else."""
+    return [r for r in map(measured.ours, rows.values()) if r is not None and not r.is_baseline]
 
 
 def _mean(ratios: Iterable[float]) -> float:

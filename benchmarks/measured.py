@@ -132,8 +132,14 @@ def load(folder: pathlib.Path) -> Results:
     pairs = ((r, others.get((*_measured_thing(r), r.impl, r.commit))) for r in found)
     repeated = tuple((r, other) for r, other in pairs if other is not None)
     runs = {(r.row, r.mode, run_of(r)) for r in found}
+    # A run that goes on may time what it could not before.
+    timed = {(r.row, r.mode, r.regime, r.impl) for r in found}
     refused = tuple(
-        r for r in every if r.status not in ("ok", "counted") and (r.row, r.mode, run_of(r)) in runs
+        r
+        for r in every
+        if r.status not in ("ok", "counted")
+        and (r.row, r.mode, run_of(r)) in runs
+        and (r.row, r.mode, r.regime, r.impl) not in timed
     )
     tried = folder / "tuning_times.jsonl"
     return Results(

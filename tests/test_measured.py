@@ -83,6 +83,17 @@ def test_spread_is_over_all_rows_of_which_the_config_is_the_same(tmp_path: pathl
     assert footnotes.spread(measured.Results("cpu", ())) is None
 
 
+def test_spread_counts_both_regimes_of_a_row(tmp_path: pathlib.Path) -> None:
+    for hour, factors in ((1, (1.0, 1.0)), (2, (1.02, 1.04))):
+        for regime, factor in zip(("burst", "sustained"), factors, strict=True):
+            _run(tmp_path, hour, "new", f"run {hour}", *_PAIR, regime=regime, ratio=1.5 * factor)
+    text = footnotes.spread(_loaded(tmp_path))
+    assert text is not None
+    assert "gave 2 ratios of jaxgemm" in text
+    assert "differ by 3.0 % in the median and by 4.0 % at most" in text
+    assert "left out" not in text
+
+
 def test_a_cell_without_a_time_says_why(tmp_path: pathlib.Path) -> None:
     _run(tmp_path, 1, "new", "all", *_PAIR, "xla.best", "cublaslt-best", "jax.pallas")
     # The run knows torch, which has no answer here, a wrong one, or none of this row.
@@ -144,6 +155,35 @@ def test_a_row_on_which_jaxgemm_fails_is_named(tmp_path: pathlib.Path) -> None:
     failed = {"status": "failed", "reason": "no memory", **timeless}
     _run(tmp_path, 1, "new", "run", "jaxgemm", row="sq_2048_bf16", **failed)
     assert "No time of jaxgemm: `sq_2048_bf16` (failed: no memory)." in _table(tmp_path)
+
+
+def test_a_failure_is_forgotten_when_the_run_goes_on_and_has_a_time(tmp_path: pathlib.Path) -> None:
+    timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
+    failed = {"status": "failed", "reason": "no memory", **timeless}
+    _run(tmp_path, 1, "new", "run", *_PAIR, **failed)
+    _run(tmp_path, 1, "new", "run", "torch.mm", **failed)
+    _run(tmp_path, 2, "new", "run", *_PAIR)
+    assert [r.impl for r in _loaded(tmp_path).refused] == ["torch.mm"]
+    assert "No time of jaxgemm" not in _table(tmp_path)
+
+
+def test_what_others_are_held_against_is_no_outcome(tmp_path: pathlib.Path) -> None:
+    for row, ratio in (("sq_1024_bf16", 1.0), ("sq_2048_bf16", 0.5)):
+        ratios = dict.fromkeys(("ratio", "ratio_low", "ratio_high"), ratio)
+        names = {"row": f"{row} beside sq_1024_bf16", "baseline": "sq_1024_bf16"}
+        _run(tmp_path, 1, "new", "run", "jaxgemm", suite="side_by_side", **names, **ratios)
+    text = _table(tmp_path, "side_by_side")
+    assert "2 rows of this suite, against the baseline 0 faster, 0 tied, 1 slower." in text
+    assert "over the baseline, 1 row: geometric mean 0.50×, least 0.50×" in text
+
+
+def test_conditions_are_those_of_the_records() -> None:
+    uniform = record_of(inputs="uniform over [-127, 127]")
+    assert "operands are random (uniform)" in footnotes.conditions([uniform])
+    alone = record_of(alternated=False)
+    text = footnotes.conditions([record_of(), alone])
+    assert "operands are random (normal)" in text
+    assert "those of the baseline but for `jaxgemm` of `some_row`." in text
 
 
 def test_times_that_the_wall_clock_contradicts_are_named(tmp_path: pathlib.Path) -> None:
