@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks import manifest, measured
 from benchmarks.measured import Results
 from benchmarks.records import Record
+from jaxgemm import registry
 
 # What a cell says where there is no time: the implementation cannot express or run the row.
 CANNOT = "n/a"
@@ -40,11 +41,12 @@ def _count(suite: str, rows: Rows) -> str:
 
 def _ratios(rows: Rows) -> list[str]:
     """The mean and the least ratio to the baseline, and to the fastest of all others."""
+    own = ("jaxgemm", *(kernel.name for kernel in registry.kernels()))
     baseline = {r.row: r.ratio for r in _ours(rows) if r.ratio}
     fastest = {}
     for name, some in rows.items():
         ours = measured.ours(some)
-        others = [r for r in some if r.impl != "jaxgemm" and r.median_us]
+        others = [r for r in some if r.impl not in own and r.median_us]
         several = len({measured.family_of(r.impl) for r in others}) > 1
         if several and ours is not None and ours.median_us:
             fastest[name] = min(r.median_us or 0.0 for r in others) / ours.median_us
