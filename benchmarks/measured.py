@@ -65,12 +65,17 @@ class Results:
         return families
 
     def of_suite(self, suite: str, regime: str = "burst") -> dict[str, list[Record]]:
-        """row → its records, in the order of the manifest, then those that it does not list."""
+        """row → its records, in the order of the manifest, then those that it does not list.
+
+        Of a row of the manifest those in its own mode, or of its forward pass.
+        """
+        modes = {r.name: r.mode or "forward" for r in manifest.rows()}
         order = [r.name for r in manifest.rows() if suite in r.suites.split()]
         order += [r.row for r in self.found if r.suite == suite and r.row not in order]
         rows: dict[str, list[Record]] = {name: [] for name in order}
         for record in self.found:
-            if record.regime == regime and record.row in rows:
+            own = modes.get(record.row, record.mode) == record.mode
+            if own and record.regime == regime and record.row in rows:
                 rows[record.row].append(record)
         return {name: some for name, some in rows.items() if some}
 

@@ -128,6 +128,17 @@ def test_of_the_forms_of_jnp_dot_the_baseline_is_shown(tmp_path: pathlib.Path) -
     assert "| 2.0 | 1 | 4.0 | 5.0 |" in _table(tmp_path)
 
 
+def test_gradients_of_a_row_do_not_stand_beside_its_forward_pass(tmp_path: pathlib.Path) -> None:
+    _run(tmp_path, 1, "new", "gradients", *_PAIR, mode="vjp", median_us=1.0)
+    _run(tmp_path, 2, "new", "forward", *_PAIR)
+    _run(tmp_path, 3, "new", "whole", *_PAIR, row="mlp_up_grad", mode="forward_and_vjp")
+    rows = _loaded(tmp_path).of_suite("readme")
+    assert {row: [r.mode for r in some] for row, some in rows.items()} == {
+        _ROW: ["forward"] * 2,
+        "mlp_up_grad": ["forward_and_vjp"] * 2,
+    }
+
+
 def test_the_outcome_of_a_suite_is_counted(tmp_path: pathlib.Path) -> None:
     outcomes = {
         "sq_1024_bf16": (2.0, 1.9, 2.1),
@@ -156,6 +167,8 @@ def test_a_row_on_which_jaxgemm_fails_is_named(tmp_path: pathlib.Path) -> None:
     timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
     failed = {"status": "failed", "reason": "no memory", **timeless}
     _run(tmp_path, 1, "new", "run", "jaxgemm", row="sq_2048_bf16", **failed)
+    _run(tmp_path, 1, "new", "run", "jnp.dot", mode="vjp")
+    _run(tmp_path, 1, "new", "run", "jaxgemm", mode="vjp", **failed)
     assert "No time of jaxgemm: `sq_2048_bf16` (failed: no memory)." in _table(tmp_path)
 
 
