@@ -8,6 +8,7 @@ import os
 import pathlib
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -99,10 +100,10 @@ def _output(*command: str) -> str:
 
 
 def command() -> str:
-    """What was typed, without where its files lie."""
+    """What was typed, for a shell, without where its files lie."""
     name = pathlib.Path(sys.argv[0]).stem
     arguments = [re.sub(r"^(--\w+=).*/", r"\1", argument) for argument in sys.argv[1:]]
-    return " ".join((f"python -m benchmarks.{name}", *arguments))
+    return shlex.join(("python", "-m", f"benchmarks.{name}", *arguments))
 
 
 def now() -> str:

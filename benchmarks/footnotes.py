@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks import manifest, measured
 from benchmarks.measured import Results
 from benchmarks.records import Record
+from jaxgemm import registry
 
 # What a cell says where there is no time: the implementation cannot express or run the row.
 CANNOT = "n/a"
@@ -40,11 +41,12 @@ def _count(suite: str, rows: Rows) -> str:
 
 def _ratios(rows: Rows) -> list[str]:
     """The mean and the least ratio to the baseline, and to the fastest of all others."""
+    own = ("jaxgemm", *(kernel.name for kernel in registry.kernels()))
     baseline = {r.row: r.ratio for r in _ours(rows) if r.ratio}
     fastest = {}
     for name, some in rows.items():
         ours = measured.ours(some)
-        others = [r for r in some if r.impl != "jaxgemm" and r.median_us]
+        others = [r for r in some if r.impl not in own and r.median_us]
         several = len({measured.family_of(r.impl) for r in others}) > 1
         if several and ours is not None and ours.median_us:
             fastest[name] = min(r.median_us or 0.0 for r in others) / ours.median_us
@@ -75,7 +77,7 @@ def _left_out(suite: str, found: Results) -> list[str]:
     reasons = {
         r.row: f"`{r.row}` ({r.status}: {r.reason})"
         for r in found.refused
-        if r.impl == "jaxgemm" and r.row in rows
+        if r.impl == "jaxgemm" and r.mode in {x.mode for x in rows.get(r.row, ())}
     }
     return [f"No time of jaxgemm: {'; '.join(reasons.values())}."] if reasons else []
 
@@ -87,22 +89,21 @@ def spread(found: Results) -> str | None:
         for after, before in found.repeated
         if after.impl == "jaxgemm" and after.ratio and before.ratio
     ]
-    differences = {
-        after.row: abs(math.log((after.ratio or 1) / (before.ratio or 1)))
+    differences = [
+        (abs(math.log((after.ratio or 1) / (before.ratio or 1))), after.row)
         for after, before in pairs
         if after.config == before.config
-    }
+    ]
     others = len(pairs) - len(differences)
     left_out = f"{others} more are left out, because that run chose another config for them."
     if not differences:
         return f"Of the ratios of jaxgemm {left_out}" if others else None
-    middle, largest = (
-        math.expm1(x) for x in (statistics.median(differences.values()), max(differences.values()))
-    )
+    most, row = max(differences)
+    middle, largest = map(math.expm1, (statistics.median(x for x, _ in differences), most))
     text = (
         f"Another run of the same commit gave {len(differences)} ratios of jaxgemm to its baseline"
         f" again, with the same config: they differ by {100 * middle:.1f} % in the median and by"
-        f" {100 * largest:.1f} % at most (`{max(differences, key=differences.__getitem__)}`)."
+        f" {100 * largest:.1f} % at most (`{row}`)."
     )
     return f"{text} {left_out}" if others else text
 
@@ -114,10 +115,13 @@ def conditions(every: Sequence[Record]) -> str:
         if {r.clock for r in every} == {"cupti"}
         else "wall clock of a call, dispatch included"
     )
+    drawn = each("uniform" if r.inputs.startswith("uniform") else "normal" for r in every)
+    alone = [f"`{r.impl}` of `{r.row}`" for r in every if r.alternated is False]
+    but = f" but for {', '.join(alone)}" if alone else ""
     sentences = [
         f"Median of {_span([r.samples for r in every], 'calls')}, {how}; operands are random"
-        " (normal) and rotate through more than twice the last-level cache; launches alternate"
-        " with those of the baseline.",
+        f" ({drawn}) and rotate through more than twice the last-level cache; launches alternate"
+        f" with those of the baseline{but}.",
         f"The baseline is {each(r.baseline or '' for r in every)} under jit; μs of others with"
         " several forms are those of the fastest; a difference under 2 %, or with 1 in its"
         " interval, is a tie.",
@@ -181,7 +185,8 @@ def each(values: Iterable[str]) -> str:
 
 
 def _ours(rows: Rows) -> list[Record]:
-    return [r for r in map(measured.ours, rows.values()) if r is not None]
+    """The records of jaxgemm that are held against something else."""
+    return [r for r in map(measured.ours, rows.values()) if r is not None and not r.is_baseline]
 
 
 def _mean(ratios: Iterable[float]) -> float:

@@ -80,9 +80,20 @@ def _matmul_variants(case: Case, mode: str, sample: Operands) -> Iterator[Varian
 
 
 def _in_batches(functions: dict[str, Function], sample: Operands) -> Iterator[Variant]:
-    """A few at a time: who asks for them may want the first only."""
+    """A few at a time: who asks for them may want the first only.
+
+    Raises:
+      Exception: none can be compiled. A few may not: too much shared memory, say.
+    """
+    errors = []
     for batch in itertools.batched(functions.items(), _COMPILED_TOGETHER):
-        yield from compiled_together(dict(batch), sample)
+        for found in compiled_together(dict(batch), sample):
+            if isinstance(found, Exception):
+                errors.append(found)
+            else:
+                yield found
+    if functions and len(errors) == len(functions):
+        raise errors[0]
 
 
 def _ragged_why_not(case: Case, mode: str) -> str | None:

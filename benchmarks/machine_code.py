@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jaxgemm.ffi_kernels import build, library, toolchain
+from jaxgemm.ffi_kernels import build, instances, library, toolchain
 
 _USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 
@@ -28,23 +28,33 @@ def facts(kernels: Iterable[str]) -> dict[str, Any]:
     return {"registers": max(count for count, _ in found), "stack_bytes": stack_bytes, **spills}
 
 
-def parse(usage: str) -> dict[str, tuple[int, int]]:
-    """Name → registers and bytes of stack, from what cuobjdump says."""
+def parse(usage: str, gpu: str) -> dict[str, tuple[int, int]]:
+    """Name → registers and bytes of stack on a GPU's architecture, from what cuobjdump says."""
+    parts = [(part.split(None, 1)[0], part) for part in usage.split("arch = sm_")[1:]]
     return {
         name: (int(registers), int(stack) + int(local))
-        for name, registers, stack, local in _USAGE.findall(usage)
+        for arch, part in sorted(parts)
+        # Where several run, the newest does.
+        if instances.runs_on(arch, gpu)
+        for name, registers, stack, local in _USAGE.findall(part)
     }
 
 
 @functools.cache
 def _of_library() -> dict[str, tuple[int, int]]:
-    """All kernels of the library that is in use; none where it, or cuobjdump, is missing."""
+    """All kernels of the library that is in use; none where it, or cuobjdump, is missing.
+
+    None either without a GPU, or with GPUs that run different code.
+    """
+    gpus = library.gpu_archs()
+    if len(gpus) != 1:
+        return {}
     try:
         path = library.prebuilt() or library.path_of(build.cuda_recipe(library.archs()))
         program = _cuobjdump()
         if program is None or not path.exists():
             return {}
-        return parse(toolchain.run([program, "-res-usage", str(path)]))
+        return parse(toolchain.run([program, "-res-usage", str(path)]), gpus[0])
     except (toolchain.BuildError, OSError):
         return {}
 

@@ -13,6 +13,9 @@ from jaxgemm.tuning.times import TIE
 # What tells the runs of a binary apart: commit and command.
 Run = tuple[str, str]
 
+# Suites with a picture or a table of their own, which are in no picture of all products.
+APART = ("sweep", "grouped_sweep", "sawtooth", "waves", "ladder", "side_by_side")
+
 SHORT = {
     "bfloat16": "bf16",
     "float16": "f16",
@@ -62,12 +65,17 @@ class Results:
         return families
 
     def of_suite(self, suite: str, regime: str = "burst") -> dict[str, list[Record]]:
-        """row → its records, in the order of the manifest, then those that it does not list."""
+        """row → its records, in the order of the manifest, then those that it does not list.
+
+        Of a row of the manifest those in its own mode, or of its forward pass.
+        """
+        modes = {r.name: r.mode or "forward" for r in manifest.rows()}
         order = [r.name for r in manifest.rows() if suite in r.suites.split()]
         order += [r.row for r in self.found if r.suite == suite and r.row not in order]
         rows: dict[str, list[Record]] = {name: [] for name in order}
         for record in self.found:
-            if record.regime == regime and record.row in rows:
+            own = modes.get(record.row, record.mode) == record.mode
+            if own and record.regime == regime and record.row in rows:
                 rows[record.row].append(record)
         return {name: some for name, some in rows.items() if some}
 
@@ -129,8 +137,14 @@ def load(folder: pathlib.Path) -> Results:
     pairs = ((r, others.get((*_measured_thing(r), r.impl, r.commit))) for r in found)
     repeated = tuple((r, other) for r, other in pairs if other is not None)
     runs = {(r.row, r.mode, run_of(r)) for r in found}
+    # A run that goes on may time what it could not before.
+    timed = {(r.row, r.mode, r.regime, r.impl) for r in found}
     refused = tuple(
-        r for r in every if r.status not in ("ok", "counted") and (r.row, r.mode, run_of(r)) in runs
+        r
+        for r in every
+        if r.status not in ("ok", "counted")
+        and (r.row, r.mode, run_of(r)) in runs
+        and (r.row, r.mode, r.regime, r.impl) not in timed
     )
     tried = folder / "tuning_times.jsonl"
     return Results(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import groups, measured, plotting, rooflines
-from benchmarks.measured import SHORT, Results
+from benchmarks.measured import APART, SHORT, Results
 from benchmarks.records import Record
 from jaxgemm.tuning.times import TIE
 
@@ -18,19 +18,19 @@ _COLOURS = {"faster": "#0072B2", "tied": "#777777", "slower": "#D55E00"}
 
 def speedup(found: Results) -> Any | None:
     """The ratio to the baseline with its interval, sorted within each family without groups."""
-    others = (*rooflines.SWEEPS, "side_by_side")
-    return _speedup_figure(found, lambda r: not r.groups and r.suite not in others)
+    return _speedup_figure(found, lambda r: not r.groups)
 
 
 def speedup_grouped(found: Results) -> Any | None:
     """The same for grouped products, whose ratios are of another size."""
-    return _speedup_figure(found, lambda r: r.groups > 0 and r.suite not in rooflines.SWEEPS)
+    return _speedup_figure(found, lambda r: r.groups > 0)
 
 
 def _speedup_figure(found: Results, wanted: Callable[[Record], bool]) -> Any | None:
     families: dict[str, list[Record]] = collections.defaultdict(list)
     for r in found.found:
-        if r.impl == "jaxgemm" and r.regime == "burst" and r.ratio and wanted(r):
+        shown = r.impl == "jaxgemm" and r.regime == "burst" and r.suite not in APART
+        if shown and r.ratio and wanted(r):
             families[r.suite].append(r)
     if not families:
         return None

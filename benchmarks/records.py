@@ -157,6 +157,11 @@ class Record:
         return f"{many}{self.m}×{self.n}×{self.k}{groups}"
 
     @property
+    def is_baseline(self) -> bool:
+        """Whether its ratio is to itself."""
+        return self.baseline == self.impl or self.row == f"{self.baseline} beside {self.baseline}"
+
+    @property
     def layout(self) -> str:
         """Of a and b: "NN", "NT", "TN" or "TT"."""
         return "NT"[self.trans_a] + "NT"[self.trans_b]

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import ladder_tables, plotting, rungs
-from benchmarks.measured import SHORT, Results
+from benchmarks.measured import APART, SHORT, Results
 from benchmarks.records import Record
 from jaxgemm.tuning import roofline as formulas
 
-# Families with a picture of their own.
-SWEEPS = ("sweep", "grouped_sweep", "sawtooth", "waves", "ladder")
 _HALF = ("bfloat16", "float16")
 _GREY = "#555555"
 
@@ -23,7 +21,7 @@ def roofline(found: Results) -> Any | None:
         and r.regime == "burst"
         and r.mode == "forward"
         and r.a_dtype in _HALF
-        and r.suite not in SWEEPS
+        and r.suite not in APART
         and r.tflops
         and r.gbps
     ]

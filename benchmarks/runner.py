@@ -19,6 +19,8 @@ from benchmarks.records import Record
 from benchmarks.variants import Implementation, Variant
 from jaxgemm.tuning import gate, timing
 
+# Why an implementation without variants has no time.
+NO_CONFIG = "no config of it takes this row"
 # Calls of each variant of an implementation, to find the best.
 _TRIAL_ITERATIONS = 8
 
@@ -59,6 +61,17 @@ def blank(row: Row, mode: str, regime: timing.Regime, tags: tuple[str, ...]) -> 
         status="ok",
         tags=tags,
         **fields.stamp(),
+    )
+
+
+def wrong_record(record: Record, variant: Variant, error: float) -> Record:
+    """The record of an answer that does not pass the gate; `error` is over its bound."""
+    return dataclasses.replace(
+        record,
+        status="wrong",
+        config=variant.config,
+        reason=f"error is {error:.3g} times its bound",
+        max_error_ratio=fields.significant(error, 4),
     )
 
 
@@ -114,7 +127,7 @@ class Runner:
         except Exception as error:
             yield records.failed(empty, error)
             return
-        empty = dataclasses.replace(empty, rotation_bytes=_bytes(sets), inputs=_describe(case))
+        empty = dataclasses.replace(empty, **described(case, sets))
         entries, judge = [], _Judge(case, sets[0])
         ways = self._ways(case, mode, sets[0], judge)
         for implementation in self._chosen:
@@ -191,16 +204,14 @@ class Runner:
             ranked = self._ranked(found, sets)
             wrong = None
             for variant in ranked:
-                result = variant.outputs(_finished(variant, variant.prepare(sets[0])))
+                result = variant.outputs(variant.finished(variant.prepare(sets[0])))
                 error = judge.error(result, stepwise=implementation.stepwise)
                 strict = judge.error(result, stepwise=False)
                 if error <= 1:
                     arguments = [variant.prepare(x) for x in sets]
                     return _Entry(implementation, variant, strict, arguments)
-                wrong = wrong or self._wrong(record, variant, strict)
-            return wrong or dataclasses.replace(
-                record, status="unsupported", reason="no config of it takes this row"
-            )
+                wrong = wrong or wrong_record(record, variant, strict)
+            return wrong or dataclasses.replace(record, status="unsupported", reason=NO_CONFIG)
         except Exception as error:
             return records.failed(record, error)
 
@@ -212,15 +223,6 @@ class Runner:
             base in self._options.backends
             and implementation is forms[0]
             and all(form.why_not(case, mode) for form in forms)
-        )
-
-    def _wrong(self, record: Record, variant: Variant, error: float) -> Record:
-        return dataclasses.replace(
-            record,
-            status="wrong",
-            config=variant.config,
-            reason=f"error is {error:.3g} times its bound",
-            max_error_ratio=fields.significant(error, 4),
         )
 
     def _ranked(self, found: list[Variant], sets: list[dict[str, jax.Array]]) -> list[Variant]:
@@ -269,7 +271,7 @@ class Runner:
                 impl=name,
                 baseline=baseline,
                 max_error_ratio=fields.significant(entry.error, 4),
-                **_facts(entry.variant, measured[name].kernels),
+                **facts(entry.variant, measured[name].kernels),
                 **fields.timed(measured[name], compared, *counts),
             )
 
@@ -281,7 +283,7 @@ def _is_tuned_by_xla(implementation: Implementation, case: Case, mode: str) -> b
         return False
 
 
-def _facts(variant: Variant, kernels: tuple[str, ...]) -> dict[str, Any]:
+def facts(variant: Variant, kernels: tuple[str, ...]) -> dict[str, Any]:
     """What is known of a variant without running it, and of the kernels that ran."""
     known = machine_code.facts(kernels)
     known |= dataclasses.asdict(variant.resources) if variant.resources else {}
@@ -294,11 +296,6 @@ def _facts(variant: Variant, kernels: tuple[str, ...]) -> dict[str, Any]:
         "predicted_l2_bytes": fields.significant(variant.predicted_l2_bytes, 7),
         **known,
     }
-
-
-def _finished(variant: Variant, arguments: Any) -> Any:
-    result = variant.call(arguments)
-    return jax.block_until_ready(result) if variant.wait is None else (variant.wait(), result)[1]
 
 
 class _Judge:
@@ -352,13 +349,10 @@ class _Judge:
         return self._answers[name]
 
 
-def _bytes(sets: list[dict[str, jax.Array]]) -> int:
-    """Bytes of distinct arrays of all sets."""
+def described(case: Case, sets: list[dict[str, jax.Array]]) -> dict[str, Any]:
+    """The bytes of distinct arrays of all sets of operands, and how these are drawn."""
     distinct = {id(x): x.nbytes for operands in sets for x in operands.values()}
-    return sum(distinct.values())
-
-
-def _describe(case: Case) -> str:
     scale = "".join(f", {name} scaled by {s:.3g}" for name, s in case.scale.items())
     integer = case.row.a_dtype == "int8"
-    return "uniform over [-127, 127]" if integer else f"normal{scale}"
+    drawn = "uniform over [-127, 127]" if integer else f"normal{scale}"
+    return {"rotation_bytes": sum(distinct.values()), "inputs": drawn}

@@ -11,11 +11,13 @@ they never stand for those of `benchmarks.gemm`.
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import jax
 from absl import app, flags
 
 from benchmarks import cases, command, fields, implementations, records, runner
-from benchmarks.cases import Case, Operands
+from benchmarks.cases import Case
 from benchmarks.manifest import Row
 from benchmarks.records import Record
 from benchmarks.variants import Implementation, Variant
@@ -28,36 +30,70 @@ _MODE = "forward"
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """A row that is timed."""
+    """A row that is timed, with a record of what is known of it before."""
 
     case: Case
     variant: Variant
-    sets: list[Operands]
-    error: float
+    arguments: list[Any]
+    record: Record
 
 
 def _admit(row: Row, implementation: Implementation, blank: Record) -> _Entry | Record:
     """What is timed of a row, or a record that says why it is not."""
+    if row.mode not in ("", _MODE):
+        reason = f"only a {_MODE} pass is measured beside others"
+        return dataclasses.replace(blank, status="unsupported", reason=reason)
     try:
         case = cases.of(row)
         if reason := implementation.why_not(case, _MODE):
             return dataclasses.replace(blank, status="unsupported", reason=reason)
         sets = case.inputs(_MODE)
-        variant = next(implementation.variants(case, _MODE, sets[0]))
+        variant = next(implementation.variants(case, _MODE, sets[0]), None)
+        if variant is None:
+            return dataclasses.replace(blank, status="unsupported", reason=runner.NO_CONFIG)
         arguments = [variant.prepare(x) for x in sets]
-        d, _ = variant.outputs(variant.call(arguments[0]))
+        d, _ = variant.outputs(variant.finished(arguments[0]))
         assert d is not None
         operands = {name: sets[0][name] for name in case.problem.spec.operands}
         answer = gate.answer(case.problem, operands)
         error = answer.error(d, stepwise=implementation.stepwise)
+        strict = answer.error(d, stepwise=False)
     except cases.Unsupported as reason:
         return dataclasses.replace(blank, status="unsupported", reason=str(reason))
     except Exception as error:  # reported, and the next one goes on
         return records.failed(blank, error)
     if not error <= 1:
-        reason = f"error is {error:.3g} times its bound"
-        return dataclasses.replace(blank, status="wrong", config=variant.config, reason=reason)
-    return _Entry(case, variant, arguments, error)
+        return runner.wrong_record(blank, variant, strict)
+    known = {"max_error_ratio": fields.significant(strict, 4), **runner.described(case, sets)}
+    return _Entry(case, variant, arguments, dataclasses.replace(blank, **known))
+
+
+def _timed(
+    entries: dict[str, _Entry], first: str, regime: timing.Regime
+) -> Iterator[tuple[str, Record]]:
+    """Each row with its record in a regime."""
+    blanks = {name: dataclasses.replace(x.record, regime=regime) for name, x in entries.items()}
+    try:
+        times = timing.measure(
+            {name: entry.variant.call for name, entry in entries.items()},
+            {name: entry.arguments for name, entry in entries.items()},
+            regime=regime,
+            iterations=command.iterations(),
+            waits={name: x.variant.wait for name, x in entries.items() if x.variant.wait},
+        )
+    except Exception as error:  # reported of each, beside those that were not admitted
+        for name, blank in blanks.items():
+            yield name, records.failed(blank, error)
+        return
+    for name, entry in entries.items():
+        counts = entry.case.total_flops(_MODE), entry.case.total_bytes(_MODE)
+        record = dataclasses.replace(
+            blanks[name],
+            baseline=first if first in times else None,
+            **runner.facts(entry.variant, times[name].kernels),
+            **fields.timed(times[name], times.get(first), *counts),
+        )
+        yield name, record
 
 
 def measured(
@@ -75,27 +111,14 @@ def measured(
         )
         for row in rows
     }
-    admitted = {row.name: _admit(row, implementation, blanks[row.name]) for row in rows}
+    admitted = {}
+    for row in rows:
+        with jax.enable_x64(row.a_dtype == "float64"):
+            admitted[row.name] = _admit(row, implementation, blanks[row.name])
     entries = {name: x for name, x in admitted.items() if isinstance(x, _Entry)}
     found = {name: [x] for name, x in admitted.items() if isinstance(x, Record)}
     for regime in regimes if entries else ():
-        times = timing.measure(
-            {name: entry.variant.call for name, entry in entries.items()},
-            {name: entry.sets for name, entry in entries.items()},
-            regime=regime,
-            iterations=command.iterations(),
-            waits={name: x.variant.wait for name, x in entries.items() if x.variant.wait},
-        )
-        for name, entry in entries.items():
-            counts = entry.case.total_flops(_MODE), entry.case.total_bytes(_MODE)
-            record = dataclasses.replace(
-                blanks[name],
-                regime=regime,
-                config=entry.variant.config,
-                baseline=first if first in times else None,
-                max_error_ratio=fields.significant(entry.error, 4),
-                **fields.timed(times[name], times.get(first), *counts),
-            )
+        for name, record in _timed(entries, first, regime):
             found.setdefault(name, []).append(record)
     for row in rows:
         yield row.name, found[row.name]
@@ -105,8 +128,11 @@ def _chosen() -> tuple[tuple[Row, ...], Implementation]:
     """The rows and the implementation that the flags name.
 
     Raises:
-      ValueError: there is not one implementation, or rows have different sizes.
+      ValueError: there is not one implementation, rows have different sizes, or a mode is asked for
+        that is not measured.
     """
+    if (mode := command.options().mode) != _MODE:
+        raise ValueError(f"--mode: {mode!r} should be {_MODE!r}")
     rows = command.select(_SUITE)
     named = implementations.select(list(command.options(backends=("jaxgemm",)).backends))
     if len(named) != 1:

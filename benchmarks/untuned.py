@@ -1,6 +1,7 @@
 """What the cost model would choose for the problems that a tuner has measured, as a table."""
 
 import pathlib
+from collections.abc import Sequence
 
 from benchmarks import markdown
 from jaxgemm import device
@@ -28,9 +29,14 @@ def table(path: pathlib.Path | None, name: str) -> str | None:
             [*line, _name(x.best), f"{x.best.time_us:.1f}", f"{100 * (x.ratio - 1):.1f} %"]
         )
     plain = [x for x in found if not x.problem.spec.batch]
-    of_all, of_plain = (f"{100 * (regret.mean(some) - 1):.1f} %" for some in (found, plain))
-    said = f"{of_all} in geometric mean over {len(found)} problems, {of_plain} without batches"
+    said = f"{_cost(found)} in geometric mean over {len(found)} problems"
+    if 0 < len(plain) < len(found):
+        said += f", {_cost(plain)} without batches"
     return f"{markdown.table(lines)}\n\nThe choice costs {said}."
+
+
+def _cost(found: Sequence[regret.Regret]) -> str:
+    return f"{100 * (regret.mean(found) - 1):.1f} %"
 
 
 def _name(measurement: regret.Measurement) -> str:

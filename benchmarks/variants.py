@@ -44,6 +44,11 @@ class Variant:
     tail_utilisation: float | None = None
     predicted_l2_bytes: float | None = None
 
+    def finished(self, arguments: Any) -> Any:
+        """What `call` returns, once the device has done it."""
+        result = self.call(arguments)
+        return jax.block_until_ready(result) if self.wait is None else (self.wait(), result)[1]
+
 
 @dataclasses.dataclass(frozen=True)
 class Implementation:
@@ -98,37 +103,47 @@ def compiled(
     return Variant(config, call, prepare, outputs, compile_seconds=seconds)
 
 
-def compiled_together(functions: Mapping[str, Function], sample: Operands) -> Iterator[Variant]:
+def compiled_together(
+    functions: Mapping[str, Function], sample: Operands
+) -> Iterator[Variant | Exception]:
     """Forward functions by what distinguishes them, compiled at the same time.
 
-    Those that cannot be compiled are left out. None may be tuned by XLA.
+    In place of one that cannot be compiled stands why. None may be tuned by XLA.
     """
     # Tracing stays in this thread, which has JAX's settings; most of compiling needs no Python.
     with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:
         futures = {
-            config: pool.submit(_timed(lowered.compile))
-            for config, function in functions.items()
-            if (lowered := _lowered(function, sample)) is not None
+            config: _compiling(pool, function, sample) for config, function in functions.items()
         }
     for config, future in futures.items():
-        if future.exception() is None:
+        error = future.exception()
+        if error is None:
             call, seconds = future.result()
             yield Variant(config, call, _same, lambda d: (d, {}), compile_seconds=seconds)
+        elif isinstance(error, Exception):
+            yield error
+        else:
+            raise error
 
 
-def _lowered(function: Function, sample: Operands) -> timing.Lowered | None:
+def _compiling(
+    pool: concurrent.futures.Executor, function: Function, sample: Operands
+) -> concurrent.futures.Future[tuple[timing.Compiled, float]]:
+    """The compiled function with the seconds that this took, once it is there."""
+    start = time.perf_counter()
     try:
-        return timing.lower_for(function, sample)
-    except Exception:  # too much shared memory, or a tile that does not divide
-        return None
+        lowered = timing.lower_for(function, sample)
+    except Exception as error:
+        failed = concurrent.futures.Future()
+        failed.set_exception(error)
+        return failed
+    tracing_seconds = time.perf_counter() - start
 
-
-def _timed(compile: Callable[[], timing.Compiled]) -> Callable[[], tuple[timing.Compiled, float]]:
-    def run() -> tuple[timing.Compiled, float]:
+    def work() -> tuple[timing.Compiled, float]:
         start = time.perf_counter()
-        return compile(), time.perf_counter() - start
+        return lowered.compile(), tracing_seconds + time.perf_counter() - start
 
-    return run
+    return pool.submit(work)
 
 
 def _pull(

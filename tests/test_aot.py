@@ -25,6 +25,7 @@ ptxas info    : Used 64 registers, used 1 barriers
         (_PTXAS.format(spills=8), 64, "8 bytes spill stores"),
         (_PTXAS.format(spills=0), 63, "64 registers, but the row says 63"),
         (_PTXAS.format(spills=0) + "(C7510) wgmma serialized", 64, "C7510"),
+        (_PTXAS.format(spills=0) + "(C7519) warpgroup.arrive is injected", 64, None),
         ("", 64, "ptxas said nothing of sm_90a"),
     ],
 )
@@ -67,6 +68,7 @@ smem_scratch_bytes=1024
         (_MOSAIC.format(spills=0, sass="HGMMA").replace("1024", "2048"), "says 1024 bytes"),
         (_MOSAIC.format(spills=0, sass="HGMMA").replace("168", "200"), "200 registers at launch"),
         (_MOSAIC.format(spills=0, sass="HGMMA\n(C7510) wgmma"), "C7510"),
+        (_MOSAIC.format(spills=0, sass="HGMMA\n(C7519) warpgroup.arrive is injected"), None),
         ("", "ptxas said nothing"),
     ],
 )

@@ -2,14 +2,17 @@
 
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from benchmarks import cases, implementations, manifest, records
+from benchmarks import cases, environment, implementations, jax_pallas, manifest, records, runner
 from benchmarks.runner import Options, Runner
 from benchmarks.variants import Implementation, compiled
 from tests.benchmark_helpers import ROOT, ROWS, run_python
@@ -56,6 +59,56 @@ def test_a_wrong_a_crashing_and_a_missing_one_do_not_stop_the_others(
     assert "libmissing.so" in by_name["missing"].reason
     for record in found:
         records.from_json(records.to_json(record))
+
+
+def test_what_xla_tunes_is_compiled_alone_and_the_answer_is_found_beside_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    events = []
+
+    def noted(name: str, *, tuned: bool) -> Implementation:
+        def variants(case: Any, mode: str, sample: Any) -> Any:
+            events.append(name)
+            yield compiled(lambda x: x["a"] @ x["b"], case, mode, sample)
+
+        return Implementation(name, lambda *_: None, variants, tuned_by_xla=lambda *_: tuned)
+
+    find = runner.gate.answer
+
+    def answer(problem: Any, operands: Any) -> Any:
+        events.append("answer")
+        # As the row asks for, in whatever thread.
+        assert operands["a"].dtype == "float64"
+        assert jax.config.read("jax_enable_x64")
+        return find(problem, operands)
+
+    known = {"other": noted("other", tuned=False), "tuned": noted("tuned", tuned=True)}
+    monkeypatch.setattr(runner.gate, "answer", answer)
+    float64 = dict.fromkeys(("a_dtype", "b_dtype", "compute_dtype", "out_dtype"), "float64")
+    row = manifest.Row("r", 16, 16, 16, **float64)
+    ((_, found),) = Runner(Options(tuple(known), iterations=1), known).run([row])
+    assert [(r.impl, r.status) for r in found] == [("other", "ok"), ("tuned", "ok")]
+    assert events[0] == "tuned"
+    assert sorted(events) == ["answer", "other", "tuned"]
+
+
+def test_configs_that_cannot_be_compiled_are_left_out_unless_all_are():
+    sample = {"a": jnp.ones((16, 16)), "b": jnp.ones((16, 16))}
+    functions = {str(i): _crash if i != 4 else lambda x: x["a"] @ x["b"] for i in range(6)}
+    (variant,) = jax_pallas._in_batches(functions, sample)
+    assert variant.config == "4"
+    assert variant.finished(sample)[0, 0] == 16
+    with pytest.raises(RuntimeError, match="no such instruction"):
+        list(jax_pallas._in_batches(dict.fromkeys("abcdef", _crash), sample))
+    assert list(jax_pallas._in_batches({}, sample)) == []
+
+
+def test_a_command_can_be_typed_again(monkeypatch: pytest.MonkeyPatch):
+    arguments = ["/somewhere/gemm.py", "--filter=^a(b|c)$", "--out=/somewhere/a.jsonl"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    said = environment.command()
+    assert said == "python -m benchmarks.gemm '--filter=^a(b|c)$' --out=a.jsonl"
+    assert shlex.split(said)[3:] == ["--filter=^a(b|c)$", "--out=a.jsonl"]
 
 
 def test_a_run_with_a_failure_ends_with_exit_code_1_and_keeps_the_rest(tmp_path: pathlib.Path):

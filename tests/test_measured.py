@@ -83,6 +83,17 @@ def test_spread_is_over_all_rows_of_which_the_config_is_the_same(tmp_path: pathl
     assert footnotes.spread(measured.Results("cpu", ())) is None
 
 
+def test_spread_counts_both_regimes_of_a_row(tmp_path: pathlib.Path) -> None:
+    for hour, factors in ((1, (1.0, 1.0)), (2, (1.02, 1.04))):
+        for regime, factor in zip(("burst", "sustained"), factors, strict=True):
+            _run(tmp_path, hour, "new", f"run {hour}", *_PAIR, regime=regime, ratio=1.5 * factor)
+    text = footnotes.spread(_loaded(tmp_path))
+    assert text is not None
+    assert "gave 2 ratios of jaxgemm" in text
+    assert "differ by 3.0 % in the median and by 4.0 % at most" in text
+    assert "left out" not in text
+
+
 def test_a_cell_without_a_time_says_why(tmp_path: pathlib.Path) -> None:
     _run(tmp_path, 1, "new", "all", *_PAIR, "xla.best", "cublaslt-best", "jax.pallas")
     # The run knows torch, which has no answer here, a wrong one, or none of this row.
@@ -117,6 +128,17 @@ def test_of_the_forms_of_jnp_dot_the_baseline_is_shown(tmp_path: pathlib.Path) -
     assert "| 2.0 | 1 | 4.0 | 5.0 |" in _table(tmp_path)
 
 
+def test_gradients_of_a_row_do_not_stand_beside_its_forward_pass(tmp_path: pathlib.Path) -> None:
+    _run(tmp_path, 1, "new", "gradients", *_PAIR, mode="vjp", median_us=1.0)
+    _run(tmp_path, 2, "new", "forward", *_PAIR)
+    _run(tmp_path, 3, "new", "whole", *_PAIR, row="mlp_up_grad", mode="forward_and_vjp")
+    rows = _loaded(tmp_path).of_suite("readme")
+    assert {row: [r.mode for r in some] for row, some in rows.items()} == {
+        _ROW: ["forward"] * 2,
+        "mlp_up_grad": ["forward_and_vjp"] * 2,
+    }
+
+
 def test_the_outcome_of_a_suite_is_counted(tmp_path: pathlib.Path) -> None:
     outcomes = {
         "sq_1024_bf16": (2.0, 1.9, 2.1),
@@ -129,6 +151,8 @@ def test_the_outcome_of_a_suite_is_counted(tmp_path: pathlib.Path) -> None:
         _run(tmp_path, 1, "abcdef0123456", "run", "jaxgemm", row=row, **ratios)
         _run(tmp_path, 1, "abcdef0123456", "run", "jnp.dot", row=row, median_us=11.0 * ratio)
         _run(tmp_path, 1, "abcdef0123456", "run", "torch.mm", row=row, median_us=5.5)
+        # Our own kernels are no others.
+        _run(tmp_path, 1, "abcdef0123456", "run", "cuda.sm90.dense", row=row, median_us=1.0)
     text = _table(tmp_path)
     assert "3 of 16 rows of this suite, against the baseline 1 faster, 1 tied, 1 slower." in text
     assert "1.03× (tie)" in text
@@ -143,7 +167,38 @@ def test_a_row_on_which_jaxgemm_fails_is_named(tmp_path: pathlib.Path) -> None:
     timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
     failed = {"status": "failed", "reason": "no memory", **timeless}
     _run(tmp_path, 1, "new", "run", "jaxgemm", row="sq_2048_bf16", **failed)
+    _run(tmp_path, 1, "new", "run", "jnp.dot", mode="vjp")
+    _run(tmp_path, 1, "new", "run", "jaxgemm", mode="vjp", **failed)
     assert "No time of jaxgemm: `sq_2048_bf16` (failed: no memory)." in _table(tmp_path)
+
+
+def test_a_failure_is_forgotten_when_the_run_goes_on_and_has_a_time(tmp_path: pathlib.Path) -> None:
+    timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
+    failed = {"status": "failed", "reason": "no memory", **timeless}
+    _run(tmp_path, 1, "new", "run", *_PAIR, **failed)
+    _run(tmp_path, 1, "new", "run", "torch.mm", **failed)
+    _run(tmp_path, 2, "new", "run", *_PAIR)
+    assert [r.impl for r in _loaded(tmp_path).refused] == ["torch.mm"]
+    assert "No time of jaxgemm" not in _table(tmp_path)
+
+
+def test_what_others_are_held_against_is_no_outcome(tmp_path: pathlib.Path) -> None:
+    for row, ratio in (("sq_1024_bf16", 1.0), ("sq_2048_bf16", 0.5)):
+        ratios = dict.fromkeys(("ratio", "ratio_low", "ratio_high"), ratio)
+        names = {"row": f"{row} beside sq_1024_bf16", "baseline": "sq_1024_bf16"}
+        _run(tmp_path, 1, "new", "run", "jaxgemm", suite="side_by_side", **names, **ratios)
+    text = _table(tmp_path, "side_by_side")
+    assert "2 rows of this suite, against the baseline 0 faster, 0 tied, 1 slower." in text
+    assert "over the baseline, 1 row: geometric mean 0.50×, least 0.50×" in text
+
+
+def test_conditions_are_those_of_the_records() -> None:
+    uniform = record_of(inputs="uniform over [-127, 127]")
+    assert "operands are random (uniform)" in footnotes.conditions([uniform])
+    alone = record_of(alternated=False)
+    text = footnotes.conditions([record_of(), alone])
+    assert "operands are random (normal)" in text
+    assert "those of the baseline but for `jaxgemm` of `some_row`." in text
 
 
 def test_times_that_the_wall_clock_contradicts_are_named(tmp_path: pathlib.Path) -> None:
@@ -193,5 +248,5 @@ def test_the_choice_of_the_cost_model_is_held_against_what_a_tuner_timed(tmp_pat
     assert text is not None
     assert "| 150.0 |" in text
     assert "| 120.0 | 25.0 % |" in text
-    assert "The choice costs 25.0 % in geometric mean over 1 problems" in text
+    assert text.endswith("The choice costs 25.0 % in geometric mean over 1 problems.")
     assert untuned.table(None, "nvidia_h200") is None

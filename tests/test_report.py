@@ -52,6 +52,7 @@ def _results(folder: pathlib.Path) -> pathlib.Path:
         for g, x in grouped
     ]
     wanted.append(manifest.Row("mlp", 64, 64, 64, suites="train_step"))
+    wanted.append(manifest.Row("one beside other", 64, 64, 64, suites="side_by_side"))
     for row in wanted:
         names = ("m", "n", "k", "batch", "groups", "distribution", "epilogue")
         shared = {n: getattr(row, n) for n in names}
@@ -114,8 +115,8 @@ def test_everything_that_is_measured_is_shown(tmp_path: pathlib.Path, document: 
     report.write_tables(tmp_path, devices, check=False)
     filled = path.read_text()
     blank = set(re.findall(r"<!-- (\S+) -->\n<!-- end -->", filled))
-    # One run of each, no rows beside one another, nothing of a CPU, nothing of a tuner.
-    missing = ("spread-h200", "side_by_side-h200", "untuned-h200")
+    # One run of each, nothing of a CPU, nothing of a tuner.
+    missing = ("spread-h200", "untuned-h200")
     assert blank <= {"picture:speedup-cpu", *(f"table:{name}" for name in missing)}
     links = re.findall(r"\]\((\S+\.png)\)", filled)
     assert links
@@ -134,6 +135,23 @@ def test_a_picture_that_is_not_drawn_is_not_linked(tmp_path: pathlib.Path):
 def test_styles_of_all_suites_differ():
     suites = {row.family for row in manifest.rows()}
     assert len({plotting.style_of(index) for index in range(len(suites))}) == len(suites)
+
+
+def test_pictures_of_all_products_leave_out_suites_that_stand_apart(tmp_path: pathlib.Path):
+    (device,) = report.load(_results(tmp_path / "results"))
+    families = {r.suite.replace("_", " ") for r in device.found}
+    apart = {suite.replace("_", " ") for suite in measured.APART}
+    assert apart < families
+    shown = set()
+    for picture in (pictures.speedup, pictures.speedup_grouped):
+        figure = picture(device)
+        assert figure is not None
+        shown |= {axes.get_title(loc="left") for part in figure.subfigs for axes in part.axes}
+    assert shown == families - apart - {"ceiling"}
+    roofline = rooflines.roofline(device)
+    assert roofline is not None
+    labels = {label for axes in roofline.axes for label in axes.get_legend_handles_labels()[1]}
+    assert labels == shown
 
 
 def test_pictures_say_what_they_are_of(tmp_path: pathlib.Path):

@@ -186,16 +186,31 @@ def test_ptxas_is_read():
 
 def test_machine_code_is_read(monkeypatch: pytest.MonkeyPatch):
     usage = """
+Fatbin elf code:
+================
+arch = sm_80
+ Function _Zplain:
+  REG:99 STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:896 TEXTURE:0 SURFACE:0 SAMPLER:0
+Fatbin elf code:
+================
+arch = sm_90a
  Function _Zplain:
   REG:168 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[2]:28 CONSTANT[0]:2176 TEXTURE:0 SAMPLER:0
  Function _Zstacked:
   REG:40 STACK:16 SHARED:0 LOCAL:8 CONSTANT[0]:896 TEXTURE:0 SURFACE:0 SAMPLER:0
+Fatbin elf code:
+================
+arch = sm_120
+ Function _Zplain:
+  REG:77 STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:896 TEXTURE:0 SURFACE:0 SAMPLER:0
 """
-    monkeypatch.setattr(machine_code, "_of_library", lambda: machine_code.parse(usage))
+    monkeypatch.setattr(machine_code, "_of_library", lambda: machine_code.parse(usage, "90a"))
     plain = {"registers": 168, "stack_bytes": 0, "spill_bytes": 0}
     assert machine_code.facts(["nvjet", "_Zplain"]) == plain
     assert machine_code.facts(["_Zplain", "_Zstacked"]) == {"registers": 168, "stack_bytes": 24}
     assert machine_code.facts(["nvjet"]) == {}
+    assert machine_code.parse(usage, "86") == {"_Zplain": (99, 0)}
+    assert machine_code.parse(usage.replace("sm_120", "sm_86"), "86") == {"_Zplain": (77, 0)}
 
 
 def test_counters_of_all_kernels_of_a_call_add_up():

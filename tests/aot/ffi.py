@@ -22,13 +22,13 @@ from typing import Any
 
 from absl import app, flags
 
+from tests.aot import ptxas
+
 _ARCHS = flags.DEFINE_list("archs", ["80", "90a"], "architectures")
 
 _ENTRY = re.compile(r"Compiling entry function '(\S+)' for 'sm_(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
-# "warpgroup.arrive is injected" is cheap and was meant; all others of this family are not.
-_BENIGN = "C7519"
 _MMA = re.compile(r"\b(?:HGMMA|QGMMA|IGMMA|HMMA|IMMA)\b")
 _LOCAL = re.compile(r"\b(?:LDL|STL)\b")
 
@@ -56,7 +56,7 @@ def read_log(log: str, arch: str, max_registers: int) -> Report:
         if found := _ENTRY.search(line):
             current = found[2]
             report.entries += current == arch
-        if re.search(r"\(C75\d\d\)", line) and _BENIGN not in line:
+        if ptxas.serialises(line):
             report.problems.append(line.strip())
         if current != arch:
             continue

@@ -6,10 +6,10 @@ import pathlib
 import re
 import sys
 
+from tests.aot import ptxas
+
 # A thread block of 384 threads starts with this many registers a thread; setmaxnreg moves them.
 _MAX_REGISTERS = 168
-# "warpgroup.arrive is injected": the compiler adds an instruction that is cheap and was meant.
-_BENIGN = "C7519"
 
 
 @dataclasses.dataclass
@@ -62,7 +62,7 @@ def read_log(log: str, smem_bytes: int) -> Report:
     if report.smem_bytes != smem_bytes:
         report.problems.append(f"the config says {smem_bytes} bytes of shared memory")
     for line in log.splitlines():
-        if "erialized" in line or (re.search(r"\(C75\d\d\)", line) and _BENIGN not in line):
+        if ptxas.serialises(line):
             report.problems.append(line.strip())
     report.mma = len(re.findall(r"\b(?:HGMMA|QGMMA|IGMMA|HMMA|UTC\w*MMA)\b", log))
     if report.mma == 0:
