@@ -28,6 +28,8 @@ _BATCH = flags.DEFINE_integer("batch", 1, "matrices of the sweep", lower_bound=1
 _TRANS_A = flags.DEFINE_bool("trans_a", False, "a of the sweep is stored as (k, m)")
 _TRANS_B = flags.DEFINE_bool("trans_b", False, "b of the sweep is stored as (n, k)")
 
+_OF_SWEEPS = (_N, _K, _DTYPE, _OUT_DTYPE, _EPILOGUE, _BATCH, _TRANS_A, _TRANS_B)
+
 # dtype of operands → the dtype in which products are summed, and that of the result by default.
 _COMPUTE = {"float32": "tfloat32", "float64": "float64", "int8": "int32"}
 _RESULT = {"int8": "int32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16"}
@@ -47,6 +49,8 @@ def rows() -> Sequence[manifest.Row]:
       ValueError: a flag means nothing.
     """
     if _M.value is None:
+        if ignored := [f"--{flag.name}" for flag in _OF_SWEEPS if flag.present]:
+            raise ValueError(f"{', '.join(ignored)}: should come with --m, which asks for a sweep")
         return command.select(_SUITE)
     cases.check_epilogue(_EPILOGUE.value)
     has_c = any(part in cases.C_PARTS for part in _EPILOGUE.value.split("+"))

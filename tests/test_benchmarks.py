@@ -202,6 +202,9 @@ def test_wrong_flags_are_said_in_a_line():
     done = run_python("-m", "benchmarks.gemm", "--suite=nothing")
     assert done.returncode != 0
     assert "--suite: ['nothing'] should be among" in done.stdout + done.stderr
+    done = run_python("-m", "benchmarks.gemm", "--suite=smoke", "--n=16", "--trans_b")
+    assert done.returncode == 1
+    assert "--n, --trans_b: should come with --m" in done.stdout + done.stderr
     done = run_python("-m", "benchmarks.gemm", "--m=16", "--backends=nothing")
     assert done.returncode == 2
     assert done.stderr.startswith("--backends: 'nothing' is unknown")
