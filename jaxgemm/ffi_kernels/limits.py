@@ -103,7 +103,7 @@ def _why_not_batch(problem: Problem) -> str | None:
 
 
 def _why_not_inside(problem: Problem) -> str | None:
-    """Rows are counted, and their elements, over all matrices that lie between those of one."""
+    """Kernels count an operand's rows, and elements from row to row, in 32-bit integers."""
     for name in (*problem.spec.operands, *problem.spec.outputs):
         inside = problem.spec.inside_labels(name)
         if not inside:
