@@ -353,6 +353,9 @@ ffi::ErrorOr<std::unique_ptr<Call>> DecodeCall(ffi::Dictionary attributes) {
   call->operands = *operands;
   call->outputs = *outputs;
   call->batch = *batch;
+  if (inside->size() > batch->size()) {
+    return Invalid("inside: got ", inside->size(), " axes, expected at most ", batch->size());
+  }
   // An axis of which nothing is said is inside of none.
   call->inside = *inside;
   call->inside.resize(call->batch.size());
