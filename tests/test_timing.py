@@ -73,6 +73,15 @@ def test_inputs_rotate_through_enough_memory():
     assert len(timing.inputs(avals, total_bytes=1)) == 2
 
 
+def test_random_numbers_begin_again_where_they_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(timing, "_random", lambda *_: np.arange(7, dtype=np.float32))
+    a, b = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((4, 5), (3,)))
+    avals = {"a": a, "b": b}
+    sets = timing.inputs(avals, total_bytes=1)
+    drawn = np.concatenate([np.ravel(x[name]) for x in sets for name in avals])
+    np.testing.assert_array_equal(drawn, np.arange(46) % 7)
+
+
 def test_a_cpu_is_timed_by_the_wall_clock():
     x = jnp.ones((8, 8))
     calls = {name: timing.compile_for(jnp.add, x, x) for name in "ab"}
