@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -70,7 +70,7 @@ def dot_general(
 
     It is what `flax.linen.Dense(dot_general=jaxgemm.dot_general)` takes. An operand is not moved in
     memory whose free axes are next to one another, and its contracted ones too, with its batch axes
-    in front of them or between.
+    in front of them or between, in the order in which `dimension_numbers` names them.
 
     Args:
       lhs: any rank.
@@ -111,13 +111,7 @@ def dot_general(
         out_dtype=preferred_element_type,
         precision=precision,
     )
-    num_batch = len(batch[0])
-    if not (a.axes == b.axes == tuple(range(num_batch))):
-        # By way of vmap, which may leave an axis inside of d too: there einsum's own transpose of
-        # the result mostly wants it.
-        for level in reversed(range(num_batch)):
-            product = jax.vmap(product, in_axes=(a.axis_at(level), b.axis_at(level)))
-    result = product(a.array, b.array)
+    result = _over_batch(product, a, b)
     return result.reshape(*result.shape[:-2], *a.free_sizes, *b.free_sizes)
 
 
@@ -139,6 +133,17 @@ class _Matrices(NamedTuple):
     def axis_at(self, level: int) -> int:
         """Where a batch axis is, once all before it are mapped over."""
         return self.axes[level] - sum(axis < self.axes[level] for axis in self.axes[:level])
+
+
+def _over_batch(product: Callable[..., jax.Array], a: _Matrices, b: _Matrices) -> jax.Array:
+    """The products of all matrices, with batch axes first."""
+    num_batch = len(a.axes)
+    if not (a.axes == b.axes == tuple(range(num_batch))):
+        # By way of vmap, which may leave an axis inside of d too: there einsum's own transpose of
+        # the result mostly wants it.
+        for level in reversed(range(num_batch)):
+            product = jax.vmap(product, in_axes=(a.axis_at(level), b.axis_at(level)))
+    return product(a.array, b.array)
 
 
 def _as_matrices(

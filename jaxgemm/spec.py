@@ -197,7 +197,7 @@ class GemmSpec:
     def product(self, out_dtype: np.dtype, *, scaled: bool = False) -> "GemmSpec":
         """Only alpha · a · b (alpha if `scaled` and present): the bilinear part of the spec."""
         kept = {"a", "b", "group_sizes", "row_start", *(("alpha",) if scaled else ())}
-        return self._restrict(kept).replace(
+        return self.restricted(kept).replace(
             out_dtype=out_dtype,
             residual_dtype=out_dtype,
             activation=None,
@@ -268,8 +268,9 @@ class GemmSpec:
 
     def without_sum(self) -> "GemmSpec":
         """The spec without d_sum."""
-        return self._restrict(set(self.operands)).replace(sum_dtype=None)
+        return self.restricted(set(self.operands)).replace(sum_dtype=None)
 
-    def _restrict(self, names: set[str]) -> "GemmSpec":
+    def restricted(self, names: Collection[str]) -> "GemmSpec":
+        """The spec with only the operands that are named; they and d keep their batch axes."""
         kept = tuple(name for name in self.operands if name in names)
         return self.replace(operands=kept).renamed({name: name for name in (*names, "d")})

@@ -42,12 +42,16 @@ def test_checks_of_machine_code_see_what_is_wrong() -> None:
         "no tensor-core instruction",
     ]
     assert aot.read_sass(good, "100a", mma=False) == ["there is no machine code for sm_100a"]
-    loads_last = "arch = sm_90a\nFunction : f\nHGMMA R2;\nUTMALDG.3D [UR8];\n"
+    loads_last = "arch = sm_90a\nFunction : f\nACQBULK;\nHGMMA R2;\nUTMALDG.3D [UR8];\n"
     assert aot.read_sass(loads_last, "90a", mma=True) == [
         "code that loads tiles comes after code that multiplies them"
     ]
-    loads_first = "arch = sm_90a\nFunction : f\nUTMALDG.3D [UR8];\nHGMMA R2;\n"
+    loads_first = "arch = sm_90a\nFunction : f\nACQBULK;\nUTMALDG.3D [UR8];\nHGMMA R2;\n"
     assert aot.read_sass(loads_first, "90a", mma=True) == []
+    waits_last = "arch = sm_90a\nFunction : f\nUTMALDG.3D [UR8];\nACQBULK;\nHGMMA R2;\n"
+    assert aot.read_sass(waits_last, "90a", mma=True) == [
+        "tiles are loaded before griddepcontrol.wait"
+    ]
 
 
 _MOSAIC = """

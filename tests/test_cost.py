@@ -118,7 +118,8 @@ def test_choice_among_our_kernels_is_near_the_best_that_the_tuner_saw():
     assert regret.mean(found) < 1.02
     # Of 130 rows, for which it chooses tiles of 128, it is wrong by 38 %: the few rows of the last
     # tile take longer than whole tiles. The shipped table sends such products to cuBLASLt.
-    assert max(x.ratio for x in found if x.problem.m >= 256) < 1.11
+    assert max(x.ratio for x in found if x.problem.m != 130) < 1.11
+    assert max(x.ratio for x in found) < 1.4
 
 
 def test_large_products_get_the_tile_and_the_cluster_that_were_measured_best():

@@ -131,6 +131,7 @@ _REFUSED = {
         "inside: got axis 0, expected names of matrices",
     ),
     "inside_of_too_many": ({"inside": "a;a;a;a;a"}, "inside: got 5 axes, expected at most 4"),
+    "inside_of_more_than_batch": ({"inside": ";a"}, "inside: got 2 axes, expected at most 1"),
     "too_many_axes": ({"batch": "d;d;d;d;d"}, "batch: got 5 axes, expected at most 4"),
     "rank": ({"batch": ""}, "a: got 3 dimensions, expected 2"),
     "size": ({"b_major": "k"}, "b: dimension 1: got 7, expected k = 5 of a"),

@@ -102,8 +102,8 @@ def test_asking_never_builds_and_building_happens_once(compiler: _Compiler) -> N
     assert compiler.calls() == []
     path = library.ensure_built(_recipe())
     num_calls = len(compiler.calls())
-    # One for each instance and each of seven host sources, and one that links.
-    assert num_calls == len(_recipe().instances) + 8
+    # One for each instance and each of eight host sources, and one that links.
+    assert num_calls == len(_recipe().instances) + 9
     assert library.ensure_built(_recipe()) == path
     assert len(compiler.calls()) == num_calls
     assert library.why_not_built() is None
@@ -134,7 +134,7 @@ def test_builders_wait_for_one_another(compiler: _Compiler) -> None:
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         paths = set(pool.map(library.ensure_built, [_recipe()] * 4))
     assert len(paths) == 1
-    assert len(compiler.calls()) == len(_recipe().instances) + 8
+    assert len(compiler.calls()) == len(_recipe().instances) + 9
 
 
 def test_key_follows_sources_compiler_and_options(

@@ -39,13 +39,10 @@ def test_drift_of_the_clocks_is_not_taken_for_uncertainty_of_a_ratio():
     assert apart.high > 1.15
 
 
-def test_power_is_not_told_of_a_time_shorter_than_its_period(monkeypatch: pytest.MonkeyPatch):
-    ticks = iter(np.arange(0, 1, 0.01))
-    read = lambda: clocks._Sample(next(ticks), 1500.0, 300.0, 40.0, 0x4)  # noqa: E731
-    monkeypatch.setattr(clocks, "_reader", lambda: read)
-    monkeypatch.setattr(clocks, "_PERIOD_SECONDS", 0.0)
+def test_power_is_not_told_of_a_time_shorter_than_its_period():
     sampler = clocks.Sampler()
-    sampler._samples += [read() for _ in range(30)]
+    times_s = np.arange(30) / 100
+    sampler._samples += [clocks._Sample(time_s, 1500.0, 300.0, 40.0, 0x4) for time_s in times_s]
     short, long = sampler.state(0.0, 0.05), sampler.state(0.0, 0.2)
     assert (short.power_w, short.sm_mhz, short.throttle) == (None, 1500.0, ("power cap",))
     assert long.power_w == 300.0
@@ -74,6 +71,15 @@ def test_inputs_rotate_through_enough_memory():
     assert not jnp.array_equal(sets[0]["a"], sets[1]["a"])
     assert jnp.array_equal(sets[0]["a"], timing.inputs(avals, total_bytes=1)[0]["a"] * 0.5)
     assert len(timing.inputs(avals, total_bytes=1)) == 2
+
+
+def test_random_numbers_begin_again_where_they_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(timing, "_random", lambda *_: np.arange(7, dtype=np.float32))
+    a, b = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((4, 5), (3,)))
+    avals = {"a": a, "b": b}
+    sets = timing.inputs(avals, total_bytes=1)
+    drawn = np.concatenate([np.ravel(x[name]) for x in sets for name in avals])
+    np.testing.assert_array_equal(drawn, np.arange(46) % 7)
 
 
 def test_a_cpu_is_timed_by_the_wall_clock():

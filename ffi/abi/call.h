@@ -1,4 +1,4 @@
-// From XLA's buffers and attributes to GemmParams, with every check in one place.
+// From XLA's attributes (call.cc) and buffers (buffers.cc) to GemmParams, with every check.
 #pragma once
 
 #include <array>

@@ -33,7 +33,7 @@ extern "C" const char* jaxgemm_launch_{row.name}(const GemmParams& params, cudaS
 """
 # Besides the platform's handler.
 _HOST_SOURCES = (
-    *("abi/call.cc", "abi/dtype.cc"),
+    *("abi/buffers.cc", "abi/call.cc", "abi/dtype.cc"),
     *("cublaslt/api.cc", "cublaslt/matmul.cc", "cublaslt/product.cc"),
     "registrations.cc",
 )

@@ -14,7 +14,7 @@ _MAX_BATCH_AXES = 4
 _DTYPES = ("float32", "bfloat16", "float16")
 # Kernels round sizes up to whole tiles, and count 4-byte elements by halves, in 32-bit integers.
 _MAX_SIZE = 2**30 - 1
-# What ffi/abi/call.cc takes.
+# What ffi/abi/buffers.cc takes.
 MAX_DIMENSION = 2**31 - 1
 _MAX_CTAS = 2**31 - 1
 
@@ -103,7 +103,7 @@ def _why_not_batch(problem: Problem) -> str | None:
 
 
 def _why_not_inside(problem: Problem) -> str | None:
-    """Rows are counted, and their elements, over all matrices that lie between those of one."""
+    """Kernels count an operand's rows, and elements from row to row, in 32-bit integers."""
     for name in (*problem.spec.operands, *problem.spec.outputs):
         inside = problem.spec.inside_labels(name)
         if not inside:

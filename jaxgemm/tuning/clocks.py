@@ -61,12 +61,10 @@ class Sampler:
         self._samples: list[_Sample] = []
         self._stop = threading.Event()
         self._read = _reader()
-        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Sampler":
         if self._read is not None:
-            self._thread = threading.Thread(target=self._sample, daemon=True)
-            self._thread.start()
+            threading.Thread(target=self._sample, daemon=True).start()
         return self
 
     def __exit__(
@@ -75,7 +73,7 @@ class Sampler:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Not waited for: a query may take a third of a second, and its sample belongs to no state.
+        # The thread is not waited for: a query may take a third of a second.
         self._stop.set()
 
     def state(self, start: float = 0.0, end: float = float("inf")) -> State:

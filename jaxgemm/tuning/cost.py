@@ -41,7 +41,8 @@ _L2_GBPS_PER_SM, _PORT_GBPS = 100.0, 120.0
 # up and fetched again; and a row of a tile that does not begin with a line takes two.
 _FETCHED_AGAIN, _LINE_BYTES, _LINES_CROSSED = 1.7, 128, 2.0
 # Any kernel, where every other row begins in the middle of a sector, so that its pieces have one
-# more in as many lines: 4096 x 4096 x 584 and 600 take 42.8 us with tiles of 128 x 128, 608 31.1.
+# more in as many lines: with cuda.sm90.dense and tiles of 128 x 128, 4096 x 4096 x 584 takes
+# 42.7 us, 600 42.9 and 608 31.1 (H200, 2026-11-30, tuning_times.jsonl in the same folder).
 _SECTOR_BYTES, _SECTORS_CROSSED = 32, 3.4
 # Exponent of the smooth maximum: two equal times take 2^(1/7) = 1.10 of one.
 _SMOOTHNESS = 7.0

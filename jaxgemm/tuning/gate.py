@@ -94,9 +94,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def _exact(problem: Problem) -> GemmSpec:
     """alpha · a·b + beta · c + bias alone, in the accumulator dtype, at full precision."""
     spec, acc = problem.spec.without_sum(), problem.accumulator
-    names = tuple(name for name in spec.operands if name not in ("b_up", "z"))
-    return spec.renamed({x: x for x in (*names, "d")}).replace(
-        operands=names,
+    return spec.restricted({*spec.operands} - {"b_up", "z"}).replace(
         out_dtype=acc,
         residual_dtype=acc,
         precision="highest",

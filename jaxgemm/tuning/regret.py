@@ -18,11 +18,11 @@ class Measurement:
     """The time of one config.
 
     Attributes:
-      problem: it.
-      config: it.
-      time_us: measured.
-      kernel: its name.
-      efficiency: that of the kernel.
+      problem: what was computed.
+      config: of the kernel that computed it.
+      time_us: the median.
+      kernel: the kernel's name.
+      efficiency: the kernel's, for its estimate.
     """
 
     problem: Problem
@@ -37,7 +37,7 @@ class Regret:
     """What choosing by estimate costs for one problem.
 
     Attributes:
-      problem: it.
+      problem: what was computed.
       best: the fastest measured config.
       chosen: the measured config with the lowest estimate.
       estimate_us: that estimate.

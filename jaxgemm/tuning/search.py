@@ -309,9 +309,7 @@ def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem,
     if name == "d":
         return problem, operands
     spec = problem.spec.without_sum()
-    names = tuple(x for x in spec.operands if x != "b_up")
-    plain = spec.renamed({x: x for x in (*names, "d")}).replace(
-        operands=names,
+    plain = spec.restricted({*spec.operands} - {"b_up"}).replace(
         activation=None,
         clamp=None,
         save_preactivation=False,
@@ -319,7 +317,7 @@ def of_output(problem: Problem, operands: Operands, name: str) -> tuple[Problem,
     )
     kinds = tuple((x, kind) for x, kind in problem.dtypes if x != "b_up")
     weights = operands["b_up" if name == "z_up" else "b"]
-    chosen = {x: operands[x] for x in names} | {"b": weights}
+    chosen = {x: operands[x] for x in plain.operands} | {"b": weights}
     return dataclasses.replace(problem, spec=plain, dtypes=kinds), chosen
 
 

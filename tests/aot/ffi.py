@@ -4,9 +4,10 @@
 
 Needs nvcc and g++, and `pip install "jax[cuda13-local]" nvidia-cuda-cuobjdump
 nvidia-cuda-nvdisasm`. An instance fails if the compiler warns, spills, uses local memory or more
-registers than its row says, lacks the tensor-core instructions that its row promises, or puts loads
-by TMA behind them. Then XLA compiles a call of every kernel for an H200, with the library loaded,
-and must put it into a command buffer, which becomes a CUDA graph.
+registers than its row says, lacks the tensor-core instructions that its row promises, puts loads by
+TMA behind them, or does not wait for copies of operands before it loads. Then XLA compiles a call
+of every kernel for an H200, with the library loaded, and must put it into a command buffer, which
+becomes a CUDA graph.
 """
 
 import dataclasses
@@ -86,6 +87,10 @@ def read_sass(sass: str, arch: str, mma: bool) -> list[str]:
         load, product = kernel.find("UTMALDG"), kernel.find("HGMMA")
         if 0 <= product < load:
             problems.append("code that loads tiles comes after code that multiplies them")
+        # Launched early, it would read copies that are not written yet: no other test can see that
+        # without a GPU.
+        if load >= 0 and "ACQBULK" not in kernel[:load]:
+            problems.append("tiles are loaded before griddepcontrol.wait")
     return problems
 
 

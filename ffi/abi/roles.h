@@ -1,0 +1,35 @@
+// What decoding attributes and decoding buffers share: the names of roles, sets of them, and
+// errors.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <sstream>
+#include <string_view>
+
+#include "abi/call.h"
+
+namespace jaxgemm {
+
+inline constexpr std::array<std::string_view, kNumRoles> kRoleNames = {
+    "a", "b", "c", "bias", "alpha", "beta", "d", "z", "workspace"};
+
+inline std::string_view Name(Role role) { return kRoleNames[static_cast<int>(role)]; }
+constexpr uint32_t Bit(Role role) { return 1u << static_cast<int>(role); }
+
+template <typename... Parts>
+xla::ffi::Error InvalidArgument(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return xla::ffi::Error::InvalidArgument(text.str());
+}
+
+template <typename... Parts>
+xla::ffi::Unexpected<xla::ffi::Error> Invalid(const Parts&... parts) {
+  return xla::ffi::Unexpected(InvalidArgument(parts...));
+}
+
+// Roles of matrices: z is laid out as d is.
+inline constexpr uint32_t kMatrices = Bit(Role::kA) | Bit(Role::kB) | Bit(Role::kC) | Bit(Role::kD);
+
+}  // namespace jaxgemm
