@@ -23,6 +23,7 @@ class Times:
       kernels: names of the kernels of one call, in order; empty for "wall".
       state: clocks and power meanwhile.
       alternated: whether launches alternated with those of the other candidates.
+      in_turns: whether many launches of one candidate followed each other before the next one's.
     """
 
     samples_us: tuple[float, ...]
@@ -30,6 +31,7 @@ class Times:
     kernels: tuple[str, ...] = ()
     state: clocks.State = dataclasses.field(default_factory=clocks.State)
     alternated: bool = True
+    in_turns: bool = False
 
     @property
     def median_us(self) -> float:
@@ -72,7 +74,8 @@ def ratio(times: Times, baseline: Times) -> Ratio:
     drawn = [
         rng.integers(0, len(x.samples_us), (_BOOTSTRAP_SAMPLES, len(x.samples_us))) for x in both
     ]
-    if times.alternated and baseline.alternated and drawn[0].shape == drawn[1].shape:
+    paired = all(x.alternated and not x.in_turns for x in both)
+    if paired and drawn[0].shape == drawn[1].shape:
         drawn[1] = drawn[0]
     medians = [
         np.median(np.asarray(x.samples_us)[i], axis=1) for x, i in zip(both, drawn, strict=True)

@@ -356,7 +356,8 @@ def _sustained(
         later = [s for i, s in enumerate(samples[entry.name]) if i % turn >= turn // 2]
         start, end = spans[entry.name]
         state = sampler.state((start + end) / 2, end)
-        times[entry.name] = _times(later, kernels[entry.name], state, True)
+        found = _times(later, kernels[entry.name], state, True)
+        times[entry.name] = dataclasses.replace(found, in_turns=True)
     return times
 
 
