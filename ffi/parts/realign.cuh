@@ -11,9 +11,10 @@
 //
 // For 4096³ and a copy of a this is 67 MB, about a tenth of the time of the product.
 //
-// A small product would wait for the end of the copies, and then for its own start, for about as long
-// as it multiplies. So it is launched early (programmatic dependent launch): while the last copies
-// are under way its CTAs start, make their rings and find their tiles, and wait before they load.
+// A small product would wait for the end of the copies, and then for its own start, for about as
+// long as it multiplies. So it is launched early (programmatic dependent launch): while the last
+// copies are under way its CTAs start, make their rings and find their tiles, and wait before they
+// load.
 #pragma once
 
 #include <cuda_runtime.h>
