@@ -65,6 +65,8 @@ from pallas_kernels.hopper.dense_shapes import configs, why_not
 
 # 128 threads of each role; together they hold at most 65536 registers.
 _PRODUCER_REGISTERS, _CONSUMER_REGISTERS = 24, 240
+# Steps along k that a producer may have unrolled: with more it spills.
+_UNROLLED_STEPS = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,11 +174,13 @@ def _produce(cta: _Cta, tile: Tile) -> None:
             plgpu.copy_gmem_to_smem(b_tile, b_smem, full, collective_axes=b_shared_by)
 
 
-def _not_unrolled(num_steps: int, tile: Tile) -> jax.Array:
-    """`num_steps`, in a form in which LLVM does not see that it is always the same.
+def _not_unrolled(num_steps: int, tile: Tile) -> jax.Array | int:
+    """`num_steps`; beyond a few in a form in which LLVM does not see that it is always the same.
 
-    It would unroll a loop of few steps, for whose addresses a producer lacks the registers.
+    It would unroll loops of up to ten steps, for whose addresses a producer lacks the registers.
     """
+    if num_steps <= _UNROLLED_STEPS:
+        return num_steps
     always_even = tile.m_index * (tile.m_index + 1)
     return num_steps + (always_even & 1)
 
