@@ -1,6 +1,5 @@
 """What can be timed: a compiled callable with what it needs before and after a call."""
 
-import concurrent.futures
 import dataclasses
 import functools
 import time
@@ -10,7 +9,7 @@ from typing import Any
 import jax
 
 from benchmarks.cases import Case, Function, Operands
-from jaxgemm.tuning import timing
+from jaxgemm.tuning import compiling, timing
 from jaxgemm.tuning.resources import Resources
 
 
@@ -110,40 +109,13 @@ def compiled_together(
 
     In place of one that cannot be compiled stands why. None may be tuned by XLA.
     """
-    # Tracing stays in this thread, which has JAX's settings; most of compiling needs no Python.
-    with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:
-        futures = {
-            config: _compiling(pool, function, sample) for config, function in functions.items()
-        }
-    for config, future in futures.items():
-        error = future.exception()
-        if error is None:
-            call, seconds = future.result()
-            yield Variant(config, call, _same, lambda d: (d, {}), compile_seconds=seconds)
-        elif isinstance(error, Exception):
-            yield error
+    compiled = compiling.compile_together([*functions.values()], sample)
+    for config, found in zip(functions, compiled, strict=True):
+        if isinstance(found, Exception):
+            yield found
         else:
-            raise error
-
-
-def _compiling(
-    pool: concurrent.futures.Executor, function: Function, sample: Operands
-) -> concurrent.futures.Future[tuple[timing.Compiled, float]]:
-    """The compiled function with the seconds that this took, once it is there."""
-    start = time.perf_counter()
-    try:
-        lowered = timing.lower_for(function, sample)
-    except Exception as error:
-        failed = concurrent.futures.Future()
-        failed.set_exception(error)
-        return failed
-    tracing_seconds = time.perf_counter() - start
-
-    def work() -> tuple[timing.Compiled, float]:
-        start = time.perf_counter()
-        return lowered.compile(), tracing_seconds + time.perf_counter() - start
-
-    return pool.submit(work)
+            call, seconds = found
+            yield Variant(config, call, _same, lambda d: (d, {}), compile_seconds=seconds)
 
 
 def _pull(

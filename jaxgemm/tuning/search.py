@@ -8,7 +8,6 @@ and the reference, to the user's table. Nothing is tuned unless this is called: 
 slow because of it, and dispatch stays a pure function of the tables.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
 import importlib
@@ -28,7 +27,7 @@ from jaxgemm import device as devices
 from jaxgemm.kernel import Kernel, Operands
 from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cache, cost, gate, timing
+from jaxgemm.tuning import cache, compiling, cost, gate, timing
 from jaxgemm.tuning.found import Candidate, Tuned, Tuning
 from jaxgemm.tuning.times import ratio
 
@@ -36,8 +35,6 @@ from jaxgemm.tuning.times import ratio
 PRIMITIVE = "gemm"
 # A config is timed if its estimate is within this factor of the lowest, or among the lowest few.
 _KEPT_FACTOR, _KEPT_AT_LEAST = 1.15, 5
-# Candidates that are compiled at the same time.
-_COMPILERS = 8
 
 # Whether a config should not even be tried.
 Reject = Callable[[Kernel, Problem, Any], bool]
@@ -256,29 +253,15 @@ def _compiled(
     problem: Problem, candidates: Sequence[Candidate], operands: Operands
 ) -> list[tuple[Candidate, timing.Call | None]]:
     """Each candidate with its call; or with a fault, if compiling it failed."""
-    # Tracing stays in this thread, which has JAX's settings; most of compiling needs no Python.
-    with concurrent.futures.ThreadPoolExecutor(_COMPILERS) as pool:
-        futures = [_submitted(pool, problem, candidate, operands) for candidate in candidates]
-    failures = [future.exception() for future in futures]
+    runs = [functools.partial(c.kernel.run, problem, c.config) for c in candidates]
     return [
-        (c, future.result())
-        if failure is None
-        else (dataclasses.replace(c, fault=_said(failure)), None)
-        for c, future, failure in zip(candidates, futures, failures, strict=True)
+        (dataclasses.replace(candidate, fault=_said(found)), None)
+        if isinstance(found, Exception)
+        else (candidate, found[0])
+        for candidate, found in zip(
+            candidates, compiling.compile_together(runs, operands), strict=True
+        )
     ]
-
-
-def _submitted(
-    pool: concurrent.futures.Executor, problem: Problem, candidate: Candidate, operands: Operands
-) -> concurrent.futures.Future[timing.Call]:
-    kernel, config = candidate.kernel, candidate.config
-    try:
-        lowered = timing.lower_for(lambda xs: kernel.run(problem, config, xs), operands)
-    except Exception as failure:
-        future: concurrent.futures.Future[timing.Call] = concurrent.futures.Future()
-        future.set_exception(failure)
-        return future
-    return pool.submit(lowered.compile)
 
 
 def _wrong(
