@@ -89,11 +89,11 @@ def inputs(
     start, sets = 0, []
     for _ in range(num_sets):
         operands = {}
-        for name, aval in avals.items():
+        for index, (name, aval) in enumerate(avals.items()):
             if name in constants:
                 operands[name] = constants[name]
                 continue
-            pool = _random(seed, jnp.dtype(aval.dtype), scale.get(name, 1.0))
+            pool = _random((seed, index), jnp.dtype(aval.dtype), scale.get(name, 1.0))
             # A copy: sets that shared memory of the host would share its caches.
             operands[name] = jnp.array(_taken(pool, start, aval.shape))
             start += math.prod(aval.shape)
@@ -102,7 +102,7 @@ def inputs(
 
 
 @functools.lru_cache(maxsize=8)
-def _random(seed: int, dtype: np.dtype, std: float) -> np.ndarray:
+def _random(seed: tuple[int, ...], dtype: np.dtype, std: float) -> np.ndarray:
     """Random numbers, drawn on the host: what draws them on a GPU is compiled for every shape."""
     rng = np.random.default_rng(seed)
     if jnp.issubdtype(dtype, jnp.integer):
