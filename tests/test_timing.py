@@ -83,6 +83,16 @@ def test_random_numbers_begin_again_where_they_end(monkeypatch: pytest.MonkeyPat
     np.testing.assert_array_equal(drawn, np.arange(46) % 7)
 
 
+def test_operands_have_no_random_numbers_in_common(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(timing, "_POOL_SIZE", 61)
+    aval = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    # A seed of its own: pools are kept.
+    operands = timing.inputs({"a": aval, "b": aval}, total_bytes=1, seed=61)[0]
+    a, b = (set(np.ravel(x).tolist()) for x in operands.values())
+    assert len(a) == len(b) == 61
+    assert not a & b
+
+
 def test_a_cpu_is_timed_by_the_wall_clock():
     x = jnp.ones((8, 8))
     calls = {name: timing.compile_for(jnp.add, x, x) for name in "ab"}
