@@ -33,6 +33,9 @@ _LIST = flags.DEFINE_bool("list", False, "list what would be measured, measure n
 _MAX_VARIANTS = flags.DEFINE_integer(
     "max_variants", 8, "ways of one implementation that are tried, best first", lower_bound=1
 )
+_GRAPHS = flags.DEFINE_bool(
+    "graphs", False, "time short calls in a captured graph, too: wall clock, gaps included"
+)
 _MAX_SECONDS = flags.DEFINE_float("max_seconds", math.inf, "begin no row after this time")
 
 
@@ -91,6 +94,7 @@ def options(backends: tuple[str, ...] | None = None) -> Options:
         iterations=_ITERATIONS.value,
         max_variants=_MAX_VARIANTS.value,
         max_seconds=_MAX_SECONDS.value,
+        graphs=_GRAPHS.value,
         tags=tags(),
     )
 

@@ -18,7 +18,7 @@ from benchmarks import cases, command, fields, gemm, manifest, ncu, records
 from benchmarks.records import Record
 from benchmarks.runner import blank
 from jaxgemm import dispatch
-from jaxgemm.tuning import timing
+from jaxgemm.tuning import text, timing
 
 
 def _profiled(row: manifest.Row) -> Iterator[Record]:
@@ -41,7 +41,7 @@ def _predicted(case: cases.Case) -> dict[str, Any]:
         estimate = rows[0].plan.choices[0].estimate
         found |= {
             "predicted_l2_bytes": estimate.l2_bytes + case.problem.bytes_of("d"),
-            "config": f"{rows[0].kernel} {rows[0].plan.choices[0].config}",
+            "config": f"{rows[0].kernel} {text.short(rows[0].plan.choices[0].config)}",
             "waves": fields.significant(estimate.waves, 4),
             "tail_utilisation": fields.significant(estimate.tail_utilisation, 4),
         }

@@ -53,14 +53,18 @@ def timed(measured: Times, baseline: Times | None, flops: int, moved_bytes: int)
 
 
 def checked(
-    call: Call, sets: Sequence[Any], wait: Callable[[], None] | None = None
+    call: Call,
+    sets: Sequence[Any],
+    wait: Callable[[], None] | None = None,
+    *,
+    short: bool = False,
 ) -> dict[str, Any]:
-    """Checks the kernel times of a candidate of `timing.measure`.
+    """Checks the kernel times of a candidate of `timing.measure`; see `graphs.check`.
 
     A check that breaks is a reason and loses no times.
     """
     try:
-        check = graphs.check(call, sets, wait)
+        check = graphs.check(call, sets, wait, short=short)
     except Exception as error:
         return {"reason": f"clocks are not compared: {type(error).__name__}: {error}"[:400]}
     return {} if check is None else of_check(check)

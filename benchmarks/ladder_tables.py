@@ -1,21 +1,12 @@
 """The tables of docs/ladder.md: every rung at its fastest, its bytes, the roofs, the stages."""
 
-from benchmarks import markdown, rungs
+from benchmarks import bounds, markdown, rungs
 from benchmarks.measured import SHORT, Results
 from benchmarks.records import Record
 
 _STAGED = "cuda.mma_sync"
 # Shared memory that CUDA keeps of every CTA for itself, which ncu counts too.
 _DRIVER_BYTES = 1024
-# Column → the counter that it shows.
-_UNITS = {
-    "warps": "occupancy_percent",
-    "SM": "sm_percent",
-    "Tensor Cores": "tensor_active_percent",
-    "L1": "l1_percent",
-    "L2": "l2_percent",
-    "DRAM": "dram_percent",
-}
 # Those that say how near a unit came to what it can do.
 _LIMITS = ("SM", "L1", "L2", "DRAM")
 
@@ -58,7 +49,7 @@ def moved(found: Results) -> str | None:
         return None
     units = {
         name: field
-        for name, field in _UNITS.items()
+        for name, field in bounds.UNITS.items()
         if any(getattr(counts, field) is not None for _, counts in known)
     }
     head = ["", "dtype", *(f"{what}, GB" for what in ("asked for", "L2", "at least", "DRAM"))]

@@ -101,6 +101,17 @@ def fastest(some: Iterable[Record], family: str) -> Record | None:
     return min(members, key=lambda r: r.median_us or 0.0, default=None)
 
 
+def what(record: Record) -> str:
+    """Layout, dtypes, epilogue and mode in a few words."""
+    kinds = SHORT.get(record.a_dtype, record.a_dtype)
+    if record.out_dtype != record.a_dtype:
+        kinds += f"→{SHORT.get(record.out_dtype, record.out_dtype)}"
+    parts = [record.layout, kinds]
+    parts += [] if record.epilogue == "none" else [record.epilogue.replace("+", " + ")]
+    modes = {"vjp": "gradients", "forward_and_vjp": "with gradients"}
+    return ", ".join([*parts, *([modes[record.mode]] if record.mode in modes else [])])
+
+
 def verdict(record: Record) -> str:
     """In one word, how a record compares with its baseline; "" if it is not compared."""
     if record.ratio is None:

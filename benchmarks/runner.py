@@ -36,6 +36,7 @@ class Options:
       iterations: timed calls; None: what the protocol takes.
       max_variants: ways of one implementation that are tried.
       max_seconds: no row is begun, and no variant tried, after this time.
+      graphs: whether short calls are timed in a captured graph, too.
       tags: added to every record.
     """
 
@@ -45,6 +46,7 @@ class Options:
     iterations: int | None = None
     max_variants: int = 8
     max_seconds: float = math.inf
+    graphs: bool = False
     tags: tuple[str, ...] = ()
 
 
@@ -141,7 +143,9 @@ class Runner:
         baseline = implementations.baseline([e.implementation.name for e in entries], case)
         # A check compiles once more: it is made of what ratios are about, ours and the baseline.
         checks = {
-            e.implementation.name: fields.checked(e.variant.call, e.arguments, e.variant.wait)
+            e.implementation.name: fields.checked(
+                e.variant.call, e.arguments, e.variant.wait, short=self._options.graphs
+            )
             for e in entries
             if e.implementation.name == baseline or not e.implementation.stepwise
         }

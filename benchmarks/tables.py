@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Sequence
 
-from benchmarks import footnotes, ladder_tables, markdown, measured, untuned
-from benchmarks.measured import SHORT, Results
+from benchmarks import bounds, captured, footnotes, ladder_tables, markdown, measured, untuned
+from benchmarks.measured import Results
 from benchmarks.records import Record
 
 _BLOCK = re.compile(
@@ -49,6 +49,10 @@ def of_marker(name: str, devices: Sequence[Results]) -> str | None:
         return _first_use([r for r in found.found if r.suite == suite])
     if suite == "spread":
         return footnotes.spread(found)
+    if suite == "captured":
+        return captured.table(found)
+    if suite == "bounds":
+        return bounds.table(found)
     if suite == "untuned":
         return untuned.table(found.tried, found.name)
     if suite in _LADDER:
@@ -77,7 +81,7 @@ def _lines(rows: dict[str, list[Record]], found: Results) -> list[list[str]]:
     for name, some in rows.items():
         record = measured.ours(some)
         assert record is not None
-        cells = [f"`{name}`", record.size, _what(record), markdown.us(record)]
+        cells = [f"`{name}`", record.size, measured.what(record), markdown.us(record)]
         cells += [markdown.three_digits(record.tflops)]
         cells += [_time_of(other, record, some, found) for other in others]
         lines.append([*cells, _ratio(record), _interval(record)])
@@ -128,16 +132,6 @@ def _first_use(some: Sequence[Record]) -> str | None:
     commit = ", ".join(measured.commits(some))
     commands = footnotes.each(f"`{r.command}`" for r in some)
     return f"{markdown.table(lines)}\n\nMedians. {place}; commit {commit}. Made by {commands}."
-
-
-def _what(record: Record) -> str:
-    kinds = SHORT.get(record.a_dtype, record.a_dtype)
-    if record.out_dtype != record.a_dtype:
-        kinds += f"→{SHORT.get(record.out_dtype, record.out_dtype)}"
-    parts = [record.layout, kinds]
-    parts += [] if record.epilogue == "none" else [record.epilogue.replace("+", " + ")]
-    modes = {"vjp": "gradients", "forward_and_vjp": "with gradients"}
-    return ", ".join([*parts, *([modes[record.mode]] if record.mode in modes else [])])
 
 
 def _ratio(record: Record) -> str:

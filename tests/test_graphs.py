@@ -153,6 +153,18 @@ def test_a_call_so_short_that_gaps_count_is_not_checked(monkeypatch: pytest.Monk
     assert graphs.check(_compiled(device.call(shortest, 0.9 * shortest)), range(128)) is None
 
 
+def test_a_short_call_is_timed_in_a_graph_where_asked_and_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = _Device(monkeypatch)
+    check = graphs.check(_compiled(device.call(3.0, 5.0, error=0.5)), range(50), short=True)
+    assert check is not None
+    assert (check.launched, check.agrees) == ("graph", None)
+    assert check.incomparable == graphs.GAPS_COUNT
+    # What the kernels really take, and a gap of a microsecond for each.
+    assert check.wall_us == pytest.approx(1.5 * (3.0 + 5.0) + 2)
+
+
 def test_a_chain_that_is_not_a_graph_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
     device = _Device(monkeypatch)
     device.captured = False

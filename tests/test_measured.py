@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import environment, footnotes, measured, records, tables, untuned
+from benchmarks import bounds, captured, environment, footnotes, measured, records, tables, untuned
 from jaxgemm import device, registry
 from jaxgemm.tuning import cache, cost
-from tests.benchmark_helpers import record_of
+from tests.benchmark_helpers import TIMELESS, captured_records, counted_record, record_of
 from tests.kernel_cases import KernelCase
 from tests.tuning_fakes import entry_of, product, tables_of
 
@@ -97,8 +97,7 @@ def test_spread_counts_both_regimes_of_a_row(tmp_path: pathlib.Path) -> None:
 def test_a_cell_without_a_time_says_why(tmp_path: pathlib.Path) -> None:
     _run(tmp_path, 1, "new", "all", *_PAIR, "xla.best", "cublaslt-best", "jax.pallas")
     # The run knows torch, which has no answer here, a wrong one, or none of this row.
-    timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
-    wrong = {"status": "wrong", "reason": "error is 2 times its bound", **timeless}
+    wrong = {"status": "wrong", "reason": "error is 2 times its bound", **TIMELESS}
     _run(tmp_path, 2, "new", "all", *_PAIR, row="sq_2048_bf16")
     _run(tmp_path, 2, "new", "all", "torch.mm", row="sq_2048_bf16", **wrong)
     _run(tmp_path, 3, "new", "all", "torch.mm", *_PAIR, row="sq_4096_bf16")
@@ -164,8 +163,7 @@ def test_the_outcome_of_a_suite_is_counted(tmp_path: pathlib.Path) -> None:
 def test_a_row_on_which_jaxgemm_fails_is_named(tmp_path: pathlib.Path) -> None:
     _run(tmp_path, 1, "new", "run", *_PAIR)
     _run(tmp_path, 1, "new", "run", "jnp.dot", row="sq_2048_bf16")
-    timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
-    failed = {"status": "failed", "reason": "no memory", **timeless}
+    failed = {"status": "failed", "reason": "no memory", **TIMELESS}
     _run(tmp_path, 1, "new", "run", "jaxgemm", row="sq_2048_bf16", **failed)
     _run(tmp_path, 1, "new", "run", "jnp.dot", mode="vjp")
     _run(tmp_path, 1, "new", "run", "jaxgemm", mode="vjp", **failed)
@@ -173,8 +171,7 @@ def test_a_row_on_which_jaxgemm_fails_is_named(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_failure_is_forgotten_when_the_run_goes_on_and_has_a_time(tmp_path: pathlib.Path) -> None:
-    timeless = dict.fromkeys(("median_us", "p10_us", "p90_us", "p99_us"))
-    failed = {"status": "failed", "reason": "no memory", **timeless}
+    failed = {"status": "failed", "reason": "no memory", **TIMELESS}
     _run(tmp_path, 1, "new", "run", *_PAIR, **failed)
     _run(tmp_path, 1, "new", "run", "torch.mm", **failed)
     _run(tmp_path, 2, "new", "run", *_PAIR)
@@ -228,6 +225,32 @@ def test_records_name_the_tuning_tables_in_force() -> None:
     record = record_of()
     assert record.versions["tables"] == environment.digest(cache.current(device.current()))
     assert f"tables {record.versions['tables']}" in footnotes.conditions([record])
+
+
+def test_short_calls_are_compared_by_the_clock_of_a_graph() -> None:
+    ours, baseline = captured_records()
+    text = captured.table(measured.Results("nvidia_h200", (ours, baseline)))
+    assert text is not None
+    assert "| `short` | 64×64×64 | NN, bf16 | 9.0 | 27.0 | jnp.dot | 3.00× | 2.50× |" in text
+    # Not one alone, nor where the host was slower, nor where the clocks were compared.
+    slow = dataclasses.replace(ours, reason="clocks are not compared: the host may be slower")
+    for some in ((ours,), (slow, baseline), (dataclasses.replace(ours, reason=""), baseline)):
+        assert captured.table(measured.Results("nvidia_h200", some)) is None
+
+
+def test_counters_stand_beside_what_is_expected() -> None:
+    text = bounds.table(measured.Results("nvidia_h200", (), (counted_record(),)))
+    assert text is not None
+    head, _, line = (
+        [cell.strip() for cell in x.strip("|").split("|")] for x in text.splitlines()[:3]
+    )
+    cells = dict(zip(head, line, strict=True))
+    assert cells["form"] == "cuda.sm90.dense 128x256x64/m2"
+    amounts = [cells[f"{what}, GB"] for what in ("at least", "DRAM", "asked for", "L2")]
+    assert amounts == ["1.5", "2", "3", "4"]
+    assert (cells["last wave, %"], cells["Tensor Cores, %"], cells["L1, %"]) == ("75", "91", "")
+    ladder = dataclasses.replace(counted_record(), suite="ladder")
+    assert bounds.table(measured.Results("nvidia_h200", (), (ladder,))) is None
 
 
 def test_the_choice_of_the_cost_model_is_held_against_what_a_tuner_timed(tmp_path: pathlib.Path):

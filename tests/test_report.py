@@ -18,7 +18,13 @@ from benchmarks import (
     rooflines,
     tables,
 )
-from tests.benchmark_helpers import ladder_records, record_of, run_python
+from tests.benchmark_helpers import (
+    captured_records,
+    counted_record,
+    ladder_records,
+    record_of,
+    run_python,
+)
 
 _ROOT = pathlib.Path(__file__).parents[1]
 
@@ -62,7 +68,7 @@ def _results(folder: pathlib.Path) -> pathlib.Path:
             records.append(device / "a.jsonl", record_of(impl=impl, **shared, **rates))
     ceiling = record_of(row="ceiling_read", suite="ceiling", impl="jax.numpy", gbps=4000.0)
     records.append(device / "ceilings.jsonl", ceiling)
-    for record in ladder_records():
+    for record in [*ladder_records(), *captured_records(), counted_record()]:
         records.append(device / "ladder.jsonl", record)
     return folder
 
