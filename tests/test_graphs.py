@@ -48,6 +48,9 @@ class _Result:
     def block_until_ready(self) -> None:
         self._device.now_us = max(self._device.now_us, self._end_us)
 
+    def is_ready(self) -> bool:
+        return self._device.now_us >= self._end_us
+
 
 class _Device:
     """A host and a device that runs kernels one after the other, and what CUPTI says of them."""
@@ -59,11 +62,12 @@ class _Device:
         # Of each run that is recorded: when it began on a device at rest, on which sets.
         self.rests_us: list[float] = []
         self.launched: list[list[Any]] = []
-        self.captured = True
+        self.captured, self.burn_us = True, 2000.0
         clock = types.SimpleNamespace(perf_counter=lambda: self.now_us / 1e6, sleep=self._rest)
         monkeypatch.setattr(graphs, "time", clock)
         monkeypatch.setattr(cupti, "record", self._record)
         monkeypatch.setattr(graphs, "compile_chain", self._chain)
+        monkeypatch.setattr(graphs, "_burn", lambda: (self.burn, self.burn_us))
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
     def call(
@@ -81,6 +85,11 @@ class _Device:
             return _Result(self, self.free_us)
 
         return launch
+
+    def burn(self) -> _Result:
+        """Keeps the device busy for `burn_us`."""
+        self.free_us = max(self.free_us, self.now_us) + self.burn_us
+        return _Result(self, self.free_us)
 
     def wait(self) -> None:
         """As torch waits: for everything."""
@@ -153,16 +162,27 @@ def test_a_call_so_short_that_gaps_count_is_not_checked(monkeypatch: pytest.Monk
     assert graphs.check(_compiled(device.call(shortest, 0.9 * shortest)), range(128)) is None
 
 
+@pytest.mark.parametrize(
+    ("host_us", "burn_us", "wall_us", "reason"),
+    [
+        # What the kernels really take, and a gap of a microsecond for each.
+        (10.0, 2000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
+        (1000.0, 2000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
+        # Nothing keeps the device busy for so long: the time is the host's.
+        (1000.0, 200.0, 1000.0 / 32, "the host may be the slower one"),
+    ],
+)
 def test_a_short_call_is_timed_in_a_graph_where_asked_and_not_judged(
-    monkeypatch: pytest.MonkeyPatch,
+    host_us: float, burn_us: float, wall_us: float, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = _Device(monkeypatch)
-    check = graphs.check(_compiled(device.call(3.0, 5.0, error=0.5)), range(50), short=True)
+    device.burn_us = burn_us
+    call = device.call(3.0, 5.0, error=0.5, host_us=host_us)
+    check = graphs.check(_compiled(call), range(50), short=True)
     assert check is not None
     assert (check.launched, check.agrees) == ("graph", None)
-    assert check.incomparable == graphs.GAPS_COUNT
-    # What the kernels really take, and a gap of a microsecond for each.
-    assert check.wall_us == pytest.approx(1.5 * (3.0 + 5.0) + 2)
+    assert check.incomparable == reason
+    assert check.wall_us == pytest.approx(wall_us, rel=0.01)
 
 
 def test_a_chain_that_is_not_a_graph_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:

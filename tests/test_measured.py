@@ -83,6 +83,20 @@ def test_spread_is_over_all_rows_of_which_the_config_is_the_same(tmp_path: pathl
     assert footnotes.spread(measured.Results("cpu", ())) is None
 
 
+def test_spread_tells_apart_where_xla_took_another_kernel(tmp_path: pathlib.Path) -> None:
+    for hour in (1, 2):
+        for row, factor in ((_ROW, 1.01), ("odd_130", 1.5)):
+            command, ratio = f"run {hour}", 2.0 * factor ** (hour - 1)
+            _run(tmp_path, hour, "new", command, "jaxgemm", row=row, ratio=ratio)
+            kernels = ("nvjet", *([str(hour)] if row == "odd_130" else []))
+            _run(tmp_path, hour, "new", command, "jnp.dot", row=row, kernels=kernels)
+    text = footnotes.spread(_loaded(tmp_path))
+    assert text is not None
+    assert "gave 1 ratios of jaxgemm" in text
+    assert "by 1.0 % at most (`sq_1024_bf16`). 1 more, for which XLA took another" in text
+    assert text.endswith("by 50.0 % at most (`odd_130`).")
+
+
 def test_spread_counts_both_regimes_of_a_row(tmp_path: pathlib.Path) -> None:
     for hour, factors in ((1, (1.0, 1.0)), (2, (1.02, 1.04))):
         for regime, factor in zip(("burst", "sustained"), factors, strict=True):
