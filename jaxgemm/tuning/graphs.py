@@ -254,7 +254,7 @@ def _queued(entry: Candidate, slow: _Pace) -> _Pace:
 
 
 @functools.cache
-def _burn() -> tuple[Callable[[], jax.Array], float]:
+def _burn() -> tuple[Callable[[], Any], float]:
     """Something that keeps the device busy for long and is launched at once, and for how long."""
 
     def sines(x: jax.Array) -> jax.Array:
@@ -265,7 +265,7 @@ def _burn() -> tuple[Callable[[], jax.Array], float]:
     x = jnp.ones(_BURN_ELEMENTS, jnp.float32)
     compiled = jax.jit(sines).lower(x).compile()
 
-    def burn() -> jax.Array:
+    def burn() -> Any:
         return compiled(x)
 
     burn().block_until_ready()
