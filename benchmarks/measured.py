@@ -13,8 +13,10 @@ from jaxgemm.tuning.times import TIE
 # What tells the runs of a binary apart: commit and command.
 Run = tuple[str, str]
 
+# Rows of one implementation beside one another.
+BESIDE = "side_by_side"
 # Suites with a picture or a table of their own, which are in no picture of all products.
-APART = ("sweep", "grouped_sweep", "sawtooth", "waves", "ladder", "side_by_side")
+APART = ("sweep", "grouped_sweep", "sawtooth", "waves", "ladder", BESIDE)
 
 SHORT = {
     "bfloat16": "bf16",
@@ -71,12 +73,12 @@ class Results:
         """
         modes = {r.name: r.mode or "forward" for r in manifest.rows()}
         order = [r.name for r in manifest.rows() if suite in r.suites.split()]
-        order += [r.row for r in self.found if r.suite == suite and r.row not in order]
+        order += [line_of(r) for r in self.found if r.suite == suite and r.row not in order]
         rows: dict[str, list[Record]] = {name: [] for name in order}
         for record in self.found:
             own = modes.get(record.row, record.mode) == record.mode
-            if own and record.regime == regime and record.row in rows:
-                rows[record.row].append(record)
+            if own and record.regime == regime and line_of(record) in rows:
+                rows[line_of(record)].append(record)
         return {name: some for name, some in rows.items() if some}
 
     def bandwidth_gbps(self) -> float | None:
@@ -90,9 +92,15 @@ class Results:
         return max(rates, default=None)
 
 
+def line_of(record: Record) -> str:
+    """What a line of a table is about: the row, and the kernel that is measured beside itself."""
+    kernel = record.impl if record.suite == BESIDE and record.impl != "jaxgemm" else ""
+    return f"{record.row}, {kernel}" if kernel else record.row
+
+
 def ours(some: Iterable[Record]) -> Record | None:
-    """The record of `jaxgemm` among those of one row."""
-    return next((r for r in some if r.impl == "jaxgemm"), None)
+    """The record of `jaxgemm` among those of one row, or the one that stands beside others."""
+    return next((r for r in some if r.impl == "jaxgemm" or r.suite == BESIDE), None)
 
 
 def fastest(some: Iterable[Record], family: str) -> Record | None:
@@ -179,7 +187,7 @@ def _chosen_runs(kept: Sequence[Record]) -> dict[tuple[str, ...], Run]:
 
 
 def _measured_thing(record: Record) -> tuple[str, ...]:
-    return (record.status, record.row, record.mode, record.regime)
+    return (record.status, line_of(record), record.mode, record.regime)
 
 
 def run_of(record: Record) -> Run:

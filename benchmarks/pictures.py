@@ -126,13 +126,14 @@ def _speedups(axes: Any, family: str, some: list[Record]) -> None:
 
 
 def _fixed(record: Record) -> tuple[Any, ...]:
-    """What stays the same along a sweep over m."""
+    """What stays the same along a sweep over m; times of two runs make no line."""
     layout = (record.layout, record.a_dtype, record.out_dtype, record.epilogue)
-    return record.n, record.k, record.batch, record.groups, *layout
+    run = measured.run_of(record)
+    return record.n, record.k, record.batch, record.groups, *layout, *run
 
 
 def _sweeps(found: Results, least: int) -> list[list[Record]]:
-    """Records that differ only in m, for those sizes of n and k that have enough of them."""
+    """Records of a run that differ only in m, where it has enough of them."""
     sweeps: dict[tuple[Any, ...], list[Record]] = collections.defaultdict(list)
     for r in found.found:
         if r.mode == "forward" and r.regime == "burst" and r.suite in ("sweep", "decode", "dense"):

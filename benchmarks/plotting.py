@@ -99,7 +99,8 @@ def legend(figure: Any, panels: Sequence[Any]) -> None:
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    columns = len(handles) if len(handles) <= 6 else 5
+    # As many as fit below panels that stand beside each other.
+    columns = min(len(handles), 3 * min(2, len(panels)))
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=9
     )

@@ -19,6 +19,7 @@ from absl import app, flags
 from benchmarks import cases, command, fields, implementations, records, runner
 from benchmarks.cases import Case
 from benchmarks.manifest import Row
+from benchmarks.measured import BESIDE
 from benchmarks.records import Record
 from benchmarks.variants import Implementation, Variant
 from jaxgemm.tuning import gate, timing
@@ -106,7 +107,7 @@ def measured(
         row.name: dataclasses.replace(
             runner.blank(row, _MODE, regimes[0], command.tags()),
             row=f"{row.name} beside {first}",
-            suite="side_by_side",
+            suite=BESIDE,
             impl=implementation.name,
         )
         for row in rows

@@ -1,5 +1,6 @@
 """Kernel times against the wall clock, with a device and a host whose times are known."""
 
+import itertools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,7 +47,8 @@ class _Result:
         self._device, self._end_us = device, end_us
 
     def block_until_ready(self) -> None:
-        self._device.now_us = max(self._device.now_us, self._end_us)
+        now_us = max(self._device.now_us, self._end_us)
+        self._device.now_us = now_us + next(self._device.notices_us)
 
     def is_ready(self) -> bool:
         return self._device.now_us >= self._end_us
@@ -62,7 +64,9 @@ class _Device:
         # Of each run that is recorded: when it began on a device at rest, on which sets.
         self.rests_us: list[float] = []
         self.launched: list[list[Any]] = []
-        self.captured, self.burn_us = True, 2000.0
+        self.captured, self.burn_us = True, 20000.0
+        # How late the host notices that work has ended.
+        self.notices_us = itertools.repeat(0.0)
         clock = types.SimpleNamespace(perf_counter=lambda: self.now_us / 1e6, sleep=self._rest)
         monkeypatch.setattr(graphs, "time", clock)
         monkeypatch.setattr(cupti, "record", self._record)
@@ -166,10 +170,10 @@ def test_a_call_so_short_that_gaps_count_is_not_checked(monkeypatch: pytest.Monk
     ("host_us", "burn_us", "wall_us", "reason"),
     [
         # What the kernels really take, and a gap of a microsecond for each.
-        (10.0, 2000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
-        (1000.0, 2000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
+        (10.0, 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
+        (1000.0, 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
         # Nothing keeps the device busy for so long: the time is the host's.
-        (1000.0, 200.0, 1000.0 / 32, "the host may be the slower one"),
+        (1000.0, 2000.0, (1000.0 + 200.0) / 32, "the host may be the slower one"),
     ],
 )
 def test_a_short_call_is_timed_in_a_graph_where_asked_and_not_judged(
@@ -177,6 +181,8 @@ def test_a_short_call_is_timed_in_a_graph_where_asked_and_not_judged(
 ) -> None:
     device = _Device(monkeypatch)
     device.burn_us = burn_us
+    # The end of the work before a queue is noticed later than that of the queue, or earlier.
+    device.notices_us = itertools.cycle((600.0, 200.0))
     call = device.call(3.0, 5.0, error=0.5, host_us=host_us)
     check = graphs.check(_compiled(call), range(50), short=True)
     assert check is not None

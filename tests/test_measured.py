@@ -203,6 +203,17 @@ def test_what_others_are_held_against_is_no_outcome(tmp_path: pathlib.Path) -> N
     assert "over the baseline, 1 row: geometric mean 0.50×, least 0.50×" in text
 
 
+def test_kernels_that_stand_beside_themselves_have_lines_of_their_own(
+    tmp_path: pathlib.Path,
+) -> None:
+    names = {"row": "gelu beside plain", "baseline": "plain", "suite": "side_by_side"}
+    _run(tmp_path, 1, "new", "auto", "jaxgemm", **names, median_us=11.0)
+    _run(tmp_path, 2, "new", "kernel", "cuda.sm90.dense", **names, median_us=12.0)
+    text = _table(tmp_path, "side_by_side")
+    assert "| `gelu beside plain` | 64×64×64 | NN, bf16 | 11.0 |" in text
+    assert "| `gelu beside plain, cuda.sm90.dense` | 64×64×64 | NN, bf16 | 12.0 |" in text
+
+
 def test_conditions_are_those_of_the_records() -> None:
     uniform = record_of(inputs="uniform over [-127, 127]")
     assert "operands are random (uniform)" in footnotes.conditions([uniform])
@@ -246,9 +257,14 @@ def test_short_calls_are_compared_by_the_clock_of_a_graph() -> None:
     text = captured.table(measured.Results("nvidia_h200", (ours, baseline)))
     assert text is not None
     assert "| `short` | 64×64×64 | NN, bf16 | 9.0 | 27.0 | jnp.dot | 3.00× | 2.50× |" in text
-    # Not one alone, nor where the host was slower, nor where the clocks were compared.
+    # The baseline may be long enough for both clocks.
+    long = dataclasses.replace(baseline, reason="", clocks_agree=True)
+    assert captured.table(measured.Results("nvidia_h200", (ours, long))) is not None
+    # Not one alone, nor where the host was slower, nor where clocks agree or should.
     slow = dataclasses.replace(ours, reason="clocks are not compared: the host may be slower")
-    for some in ((ours,), (slow, baseline), (dataclasses.replace(ours, reason=""), baseline)):
+    agreed = dataclasses.replace(ours, reason="", clocks_agree=True)
+    wrong = dataclasses.replace(long, clocks_agree=False)
+    for some in ((ours,), (slow, baseline), (agreed, baseline), (ours, wrong)):
         assert captured.table(measured.Results("nvidia_h200", some)) is None
 
 

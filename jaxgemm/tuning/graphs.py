@@ -61,12 +61,13 @@ _CAPTURE = {
     "xla_gpu_graph_min_graph_size": 1,
     "xla_gpu_command_buffer_scheduling_mode": "SERIALIZE",
 }
-# Graphs of short calls that are enqueued behind other work at a time, and how often; JAX lets 32
-# launches wait.
-_QUEUE_LENGTH = 6
+# Graphs of short calls in a queue, a short and a long one, and how often each is timed.
+_QUEUE_LENGTHS = (3, 18)
 _QUEUES = 9
-_MAX_BURNS = 24
-_BURN_ELEMENTS, _BURN_STEPS = 1 << 26, 32
+# JAX lets this many launches wait.
+_MAX_WAITING = 31
+# Elements of what keeps the device busy before a queue, and its steps: about 8 ms on an H200.
+_BURN_ELEMENTS, _BURN_STEPS = 1 << 26, 64
 # Why times of short calls are not compared.
 GAPS_COUNT = "gaps between kernels count"
 _THUNKS = "thunk_sequence_after_thunk_passes.txt"
@@ -235,43 +236,64 @@ def _paced(entry: Candidate, num_launches: int) -> _Pace:
 
 
 def _queued(entry: Candidate, slow: _Pace) -> _Pace:
-    """The pace of launches that all wait in a queue; `slow` if the host cannot keep it filled."""
+    """The pace of launches that all wait in a queue: what more of them take longer.
+
+    The host notices late that work has ended, which a difference of two queues does not contain.
+    It is `slow`, the pace that waits for the host, where the host cannot keep a queue filled, or
+    where the differences of several such pairs differ too much.
+    """
     burn, burn_us = _burn()
-    num_burns = math.ceil(2 * _QUEUE_LENGTH * slow.host_us / burn_us)
-    if num_burns > _MAX_BURNS:
+    brief, long = _QUEUE_LENGTHS
+    num_burns = math.ceil(2 * long * slow.host_us / burn_us)
+    if num_burns + long > _MAX_WAITING:
         return slow
     paces = []
     for _ in range(_QUEUES):
-        burnt = [burn() for _ in range(num_burns)][-1]
-        results = [entry.launch(index) for index in range(_QUEUE_LENGTH)]
-        if burnt.is_ready():
+        brief_us = _queue_us(entry, burn, num_burns, brief)
+        long_us = _queue_us(entry, burn, num_burns, long)
+        if brief_us is None or long_us is None:
             return slow
-        burnt.block_until_ready()
-        start = time.perf_counter()
-        entry.wait(results[-1])
-        paces.append(1e6 * (time.perf_counter() - start) / _QUEUE_LENGTH)
-    return _Pace(statistics.median(paces), 0.0, slow.num_launches)
+        paces.append((long_us - brief_us) / (long - brief))
+    quarter, middle, three_quarters = statistics.quantiles(paces, n=4)
+    if three_quarters - quarter > AGREEMENT * middle:
+        return slow
+    return _Pace(middle, 0.0, slow.num_launches)
+
+
+def _queue_us(
+    entry: Candidate, burn: Callable[[], Any], num_burns: int, length: int
+) -> float | None:
+    """From the end of the work before a queue to its own; None if that ended too early."""
+    burnt = [burn() for _ in range(num_burns)][-1]
+    # Results are freed as they come: there are many.
+    last = None
+    for index in range(length):
+        last = entry.launch(index)
+    if burnt.is_ready():
+        return None
+    burnt.block_until_ready()
+    start = time.perf_counter()
+    entry.wait(last)
+    return 1e6 * (time.perf_counter() - start)
 
 
 @functools.cache
 def _burn() -> tuple[Callable[[], Any], float]:
     """Something that keeps the device busy for long and is launched at once, and for how long."""
 
-    def sines(x: jax.Array) -> jax.Array:
-        for _ in range(_BURN_STEPS):
-            x = jnp.sin(x)
-        return x
+    def scale(x: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, _BURN_STEPS, lambda _, x: 0.5 * x + 1, x)
 
     x = jnp.ones(_BURN_ELEMENTS, jnp.float32)
-    compiled = jax.jit(sines).lower(x).compile()
+    compiled = jax.jit(scale).lower(x).compile()
 
     def burn() -> Any:
         return compiled(x)
 
     burn().block_until_ready()
     start = time.perf_counter()
-    [burn() for _ in range(4)][-1].block_until_ready()
-    return burn, 1e6 * (time.perf_counter() - start) / 4
+    burn().block_until_ready()
+    return burn, 1e6 * (time.perf_counter() - start)
 
 
 def _burst(entry: Candidate, num_launches: int) -> _Pace:
