@@ -16,7 +16,7 @@ import time
 import jax
 
 from jaxgemm import device
-from jaxgemm.tuning import cache, clocks
+from jaxgemm.tuning import cache, clocks, encoding
 
 _ROOT = pathlib.Path(__file__).parents[1]
 # Not so where the package is installed, and there the folder may be in a checkout of others.
@@ -73,7 +73,7 @@ def versions() -> dict[str, str]:
 def digest(tables: cache.Tables) -> str:
     """A hash of what the tables say, in whatever order."""
     said = [
-        sorted(json.dumps(cache.to_json(entry), sort_keys=True) for entry in table.entries)
+        sorted(json.dumps(encoding.to_json(entry), sort_keys=True) for entry in table.entries)
         for table in (tables.user, tables.shipped)
     ]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]

@@ -19,8 +19,11 @@ def table(path: pathlib.Path | None, name: str) -> str | None:
         return None
     target = device.named(name)
     found = regret.regrets(regret.tried(path, target), target)
-    if not found:
-        return None
+    return of_regrets(found) if found else None
+
+
+def of_regrets(found: Sequence[regret.Regret]) -> str:
+    """The table of these regrets."""
     lines = [["problem", "chosen", "μs", "best", "μs", "regret"], ["---"] * 2 + ["--:"]]
     lines[1] += ["---", "--:", "--:"]
     for x in sorted(found, key=lambda x: -x.ratio):

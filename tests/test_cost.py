@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import untuned
 from jaxgemm import device
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import cost, regret
@@ -67,7 +68,7 @@ def test_choice_without_tuning_is_within_a_tenth_of_the_best_measured(
 ):
     found = regret.regrets(_measurements(), H200)
     with capsys.disabled():
-        print(f"\n{regret.table(found)}")
+        print(f"\n{untuned.of_regrets(found)}")
     assert len(found) >= 12
     assert regret.mean(found) < 1.03, "what was aimed at; 1.10 is the limit"
     assert max(x.ratio for x in found) < 1.10
@@ -247,12 +248,12 @@ def test_regret_of_a_choice():
     assert regret.mean([found, dataclasses.replace(found, chosen=rows[0])]) == pytest.approx(
         math.sqrt(1.25)
     )
-    table = regret.table([found])
-    assert "25.0 %  64x64x64  128x256x64" in table
-    assert table.endswith("25.0 % in geometric mean over 1 problems")
+    table = untuned.of_regrets([found])
+    assert "128x256x64 | 125.0 |  64x64x64 | 100.0 | 25.0 % |" in table
+    assert table.endswith("25.0 % in geometric mean over 1 problems.")
     assert regret.mean([]) == 1
     paired = dataclasses.replace(rows[1], config=Config(cluster_along="m", split_k=2))
-    assert "128x256x64/m2/k2" in regret.table(regret.regrets([paired], H200))
+    assert "128x256x64/m2/k2" in untuned.of_regrets(regret.regrets([paired], H200))
 
 
 def test_an_empty_product_costs_a_launch():

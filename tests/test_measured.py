@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import bounds, captured, environment, footnotes, measured, records, tables, untuned
 from jaxgemm import device, registry
-from jaxgemm.tuning import cache, cost
+from jaxgemm.tuning import cache, cost, encoding
 from tests.benchmark_helpers import TIMELESS, captured_records, counted_record, record_of
 from tests.kernel_cases import KernelCase
 from tests.tuning_fakes import entry_of, product, tables_of
@@ -289,10 +289,10 @@ def test_the_choice_of_the_cost_model_is_held_against_what_a_tuner_timed(tmp_pat
     ranked = cost.ranked(problem, kernel.configs(problem, h200), h200, kernel.efficiency)
     times = {0: 150.0, 1: 120.0, 2: 130.0}
     path = tmp_path / "tuning_times.jsonl"
-    common = {"kernel": kernel.name, "problem": cache.to_json(problem)}
+    common = {"kernel": kernel.name, "problem": encoding.to_json(problem)}
     with path.open("w") as file:
         for index, time_us in times.items():
-            config = cache.to_json(ranked[index][0])
+            config = encoding.to_json(ranked[index][0])
             line = {**common, "config": config, "time_us": time_us}
             file.write(json.dumps({**line, "kernel_version": kernel.version}) + "\n")
             # Another version does not count.

@@ -21,7 +21,7 @@ import jaxgemm
 from jaxgemm import device, dispatch
 from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cache, search
+from jaxgemm.tuning import cache, encoding, search
 from jaxgemm.tuning.cache import Table, TuningWarning
 from tests.kernel_cases import EXTRAS, LARGE_CASES, SMALL_CASES
 from tests.tuning_fakes import (
@@ -109,7 +109,7 @@ def test_every_field_of_a_problem_is_in_the_key() -> None:
     others = [dataclasses.replace(full, spec=spec) for spec in changed]
     others += [dataclasses.replace(full, **{n: x}) for n, x in PROBLEM_CHANGES.items()]
     everything = [full, *others]
-    assert len({json.dumps(cache.to_json(p)) for p in everything}) == len(everything)
+    assert len({json.dumps(encoding.to_json(p)) for p in everything}) == len(everything)
     for problem in everything:
         table = Table((entry_of(problem),))
         assert [other for other in everything if table.find(other, fake_kernel())] == [problem]
@@ -145,7 +145,7 @@ def test_configs_are_told_apart_by_every_field() -> None:
     ]
     assert len({cache.config_text(config) for config in (base, *others)}) == 7
     for config in (base, *others):
-        assert cache.from_json(Nested, cache.to_json(config)) == config
+        assert encoding.from_json(Nested, encoding.to_json(config)) == config
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,11 @@ def test_configs_are_told_apart_by_every_field() -> None:
 def test_what_is_not_a_config_is_refused(data: Any) -> None:
     kind = Nested if data == {} else Config
     with pytest.raises(ValueError, match="is not a"):
-        cache.from_json(kind, data)
+        encoding.from_json(kind, data)
 
 
 def test_an_absent_field_takes_its_default() -> None:
-    assert cache.from_json(Config, {"cta_tile": [64, 64, 64]}) == SMALL
+    assert encoding.from_json(Config, {"cta_tile": [64, 64, 64]}) == SMALL
 
 
 # Files that are not what they should be.

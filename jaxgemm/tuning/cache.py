@@ -18,7 +18,6 @@ file, merge with what is there, entries of other versions included, and replace 
 so that readers need no lock and concurrent writers lose nothing.
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -26,22 +25,19 @@ import math
 import os
 import re
 import tempfile
-import types
-import typing
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import filelock
-import jax.numpy as jnp
-import numpy as np
 import platformdirs
 
 from jaxgemm import dtypes
 from jaxgemm.device import Device
 from jaxgemm.kernel import Kernel
 from jaxgemm.problem import Problem
+from jaxgemm.tuning import encoding
 
 FORMAT = "jaxgemm tuning table"
 # Raised when the document changes; it is in the name of the user's file, so that two versions of
@@ -154,64 +150,9 @@ def distance(one: Problem, other: Problem) -> float:
     return total
 
 
-# Values as JSON and back, by the fields of dataclasses.
-
-
-def to_json(value: Any) -> Any:
-    """A frozen value made of dataclasses, tuples, dtypes and scalars as JSON data."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, tuple):
-        return [to_json(x) for x in value]
-    if isinstance(value, np.dtype):
-        return value.name
-    assert value is None or isinstance(value, bool | int | float | str), value
-    return value
-
-
-def from_json(kind: Any, data: Any) -> Any:
-    """The value of an annotated type that `to_json` made data of.
-
-    Raises:
-      ValueError: the data is something else. A field that is absent takes its default.
-    """
-    if dataclasses.is_dataclass(kind):
-        return _dataclass_from_json(kind, data)
-    if kind is np.dtype and isinstance(data, str):
-        return jnp.dtype(data)
-    origin, of = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple and isinstance(data, list):
-        kinds = (of[0],) * len(data) if of[-1] is ... else of
-        if len(kinds) == len(data):
-            return tuple(map(from_json, kinds, data))
-    if origin is typing.Literal and data in of:
-        return data
-    if origin in (types.UnionType, typing.Union):
-        for option in of:
-            with contextlib.suppress(ValueError):
-                return from_json(option, data)
-    if kind is float and type(data) is int:
-        return float(data)
-    # bool is an int to isinstance.
-    if isinstance(kind, type) and type(data) is kind:
-        return data
-    raise ValueError(f"{data!r} is not a {kind}")
-
-
-def _dataclass_from_json(kind: Any, data: Any) -> Any:
-    hints = typing.get_type_hints(kind)
-    names = {f.name for f in dataclasses.fields(kind)}
-    if not isinstance(data, dict) or not data.keys() <= names:
-        raise ValueError(f"{data!r} is not a {kind.__name__}")
-    try:
-        return kind(**{name: from_json(hints[name], x) for name, x in data.items()})
-    except TypeError as error:
-        raise ValueError(f"{data!r} is not a {kind.__name__}: {error}") from error
-
-
 def config_text(config: Any) -> str:
     """A config's fields as canonical JSON, which two configs share only if they are equal."""
-    return _text(to_json(config))
+    return _text(encoding.to_json(config))
 
 
 def _text(data: Any) -> str:
@@ -219,7 +160,7 @@ def _text(data: Any) -> str:
 
 
 def _entry_to_json(entry: Entry) -> dict[str, Any]:
-    data = to_json(entry)
+    data = encoding.to_json(entry)
     return {**data, "config": json.loads(entry.config), "measured": dict(entry.measured)}
 
 
@@ -230,7 +171,7 @@ def _entry_from_json(data: Any) -> Entry:
     if not isinstance(measured, dict):
         raise ValueError("`measured` is an object")
     changed = {"config": _text(data["config"]), "measured": [[k, v] for k, v in measured.items()]}
-    entry = from_json(Entry, {**data, **changed})
+    entry = encoding.from_json(Entry, {**data, **changed})
     if not 0 < entry.time_us < math.inf:
         raise ValueError(f"time_us: {entry.time_us}")
     return entry

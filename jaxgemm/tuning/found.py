@@ -11,7 +11,7 @@ import jax
 from jaxgemm.device import Device
 from jaxgemm.kernel import Kernel
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cache, text
+from jaxgemm.tuning import cache, encoding, text
 from jaxgemm.tuning.times import Times
 
 
@@ -100,8 +100,8 @@ class Tuned:
             {
                 "kernel": c.kernel.name,
                 "kernel_version": c.kernel.version,
-                "problem": cache.to_json(cache.key_of(self.problem)),
-                "config": cache.to_json(c.config),
+                "problem": encoding.to_json(cache.key_of(self.problem)),
+                "config": encoding.to_json(c.config),
                 "estimate_us": round(c.estimate_us, 3),
                 "time_us": round(c.times.median_us, 3),
                 "measured": dict(_how(c.times)),

@@ -10,7 +10,7 @@ from typing import Any
 from jaxgemm import registry
 from jaxgemm.device import Device
 from jaxgemm.problem import Problem
-from jaxgemm.tuning import cache, cost, text
+from jaxgemm.tuning import cost, encoding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +62,9 @@ def tried(path: Path, device: Device) -> list[Measurement]:
         kernel = kernels.get(record["kernel"])
         if kernel is None or kernel.version != record["kernel_version"]:
             continue
-        problem = cache.from_json(Problem, record["problem"])
+        problem = encoding.from_json(Problem, record["problem"])
         listed = kernel.configs(problem, device)
-        config = next((x for x in listed if cache.to_json(x) == record["config"]), None)
+        config = next((x for x in listed if encoding.to_json(x) == record["config"]), None)
         if config is not None:
             time_us, efficiency = record["time_us"], kernel.efficiency
             found.append(Measurement(problem, config, time_us, kernel.name, efficiency))
@@ -90,23 +90,3 @@ def regrets(measurements: Iterable[Measurement], device: Device) -> tuple[Regret
 def mean(found: Sequence[Regret]) -> float:
     """The geometric mean of the ratios."""
     return math.exp(sum(math.log(x.ratio) for x in found) / max(1, len(found)))
-
-
-def table(found: Sequence[Regret]) -> str:
-    """One line a problem: what was best, what the model chose, and what that costs."""
-    cells = [("best us", "chosen us", "model us", "regret", "best", "chosen", "problem")]
-    for x in found:
-        best, chosen = x.best, x.chosen
-        cells.append(
-            (
-                f"{best.time_us:.1f}",
-                f"{chosen.time_us:.1f}",
-                f"{x.estimate_us:.1f}",
-                f"{100 * (x.ratio - 1):.1f} %",
-                text.short(best.config),
-                text.short(chosen.config),
-                str(x.problem),
-            )
-        )
-    summary = f"{100 * (mean(found) - 1):.1f} % in geometric mean over {len(found)} problems"
-    return f"{text.columns(cells)}\n{summary}"
