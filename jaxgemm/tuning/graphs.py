@@ -17,7 +17,7 @@ instead, in both runs alike. The two are compared only where the gaps between ke
 to explain a difference, and where the host keeps the device busy. Where gaps count, the wall clock
 of a graph is a time of its own: what a call costs between others, with kernels that overlap counted
 once. The host needs longer to launch such graphs than the device to run them, so they are enqueued
-behind other work, and the time runs from the end of that.
+behind other work, and the time is by how much longer a long queue takes than a short one.
 """
 
 import dataclasses
@@ -244,7 +244,7 @@ def _queued(entry: Candidate, slow: _Pace) -> _Pace:
     """
     burn, burn_us = _burn()
     brief, long = _QUEUE_LENGTHS
-    num_burns = math.ceil(2 * long * slow.host_us / burn_us)
+    num_burns = max(1, math.ceil(2 * long * slow.host_us / burn_us))
     if num_burns + long > _MAX_WAITING:
         return slow
     paces = []
