@@ -33,7 +33,4 @@ def table(found: Results) -> str | None:
         cells.append(str(record.registers or ""))
         shares = (getattr(record, field) for field in UNITS.values())
         lines.append([*cells, *("" if x is None else f"{x:.0f}" for x in shares)])
-    commit = ", ".join(measured.commits(counted))
-    place = footnotes.each(r.device for r in counted)
-    commands = footnotes.each(f"`{r.command}`" for r in counted)
-    return f"{markdown.table(lines)}\n\n{place}; commit {commit}. Made by {commands}."
+    return f"{markdown.table(lines)}\n\n{footnotes.origin(counted)}"

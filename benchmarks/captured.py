@@ -1,4 +1,4 @@
-"""Short calls in a captured graph, as a table: `--graphs` of the measuring binaries times them.
+"""Short calls in a captured graph, as a table: `benchmarks.gemm --graphs` times them.
 
 A sum of kernel times leaves out the gaps between kernels and counts twice what kernels do at the
 same time, as where a product is launched while the copies before it still run. Of a short call both
@@ -24,10 +24,7 @@ def table(found: Results) -> str | None:
             shown += [ours, baseline]
     if not shown:
         return None
-    commit = ", ".join(measured.commits(shown))
-    place = footnotes.each(r.device for r in shown)
-    commands = footnotes.each(f"`{r.command}`" for r in shown)
-    return f"{markdown.table(lines)}\n\n{place}; commit {commit}. Made by {commands}."
+    return f"{markdown.table(lines)}\n\n{footnotes.origin(shown)}"
 
 
 def _is_captured(record: Record) -> bool:

@@ -193,6 +193,13 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
+def origin(some: Sequence[Record]) -> str:
+    """Device, commits and commands, for a table whose numbers are no medians of one protocol."""
+    commit = ", ".join(measured.commits(some))
+    commands = each(f"`{r.command}`" for r in some)
+    return f"{each(r.device for r in some)}; commit {commit}. Made by {commands}."
+
+
 def each(values: Iterable[str]) -> str:
     """What there is, once."""
     return ", ".join(dict.fromkeys(x for x in values if x))

@@ -132,19 +132,19 @@ def _fixed(record: Record) -> tuple[Any, ...]:
     return record.n, record.k, record.batch, record.groups, *layout, *run
 
 
-def _sweeps(found: Results, least: int) -> list[list[Record]]:
-    """Records of a run that differ only in m, where it has enough of them."""
+def _sweeps(found: Results) -> list[list[Record]]:
+    """Records of a run that differ only in m."""
     sweeps: dict[tuple[Any, ...], list[Record]] = collections.defaultdict(list)
     for r in found.found:
         if r.mode == "forward" and r.regime == "burst" and r.suite in ("sweep", "decode", "dense"):
             sweeps[_fixed(r)].append(r)
-    return [some for some in sweeps.values() if len({r.m for r in some}) >= least]
+    return [*sweeps.values()]
 
 
 def rate_over_m(found: Results) -> Any | None:
     """TFLOP/s against m at fixed n and k."""
     return _over_m(
-        [[r for r in some if r.m >= 256] for some in _sweeps(found, 4)],
+        [[r for r in some if r.m >= 256] for some in _sweeps(found)],
         lambda r: r.tflops,
         "TFLOP/s",
     )
@@ -154,7 +154,7 @@ def decode(found: Results) -> Any | None:
     """GB/s against m where m is small, with the measured bandwidth."""
     bandwidth = found.bandwidth_gbps()
     figure = _over_m(
-        [[r for r in some if r.m <= 128] for some in _sweeps(found, 4)],
+        [[r for r in some if r.m <= 128] for some in _sweeps(found)],
         lambda r: r.gbps,
         "GB/s of bytes that must be moved",
     )

@@ -128,10 +128,7 @@ def _first_use(some: Sequence[Record]) -> str | None:
         lines.append(
             [record.row, record.config, f"{seconds:.3f}" if seconds < 1 else f"{seconds:.1f}"]
         )
-    place = footnotes.each(r.device for r in some)
-    commit = ", ".join(measured.commits(some))
-    commands = footnotes.each(f"`{r.command}`" for r in some)
-    return f"{markdown.table(lines)}\n\nMedians. {place}; commit {commit}. Made by {commands}."
+    return f"{markdown.table(lines)}\n\nMedians. {footnotes.origin(some)}"
 
 
 def _ratio(record: Record) -> str:

@@ -13,6 +13,8 @@ from tests import kernel_answers
 from tests.ffi_cases import accepted
 from tests.kernel_cases import KernelCase
 
+pytestmark = pytest.mark.usefixtures("cpu_handler")
+
 
 @pytest.fixture(scope="module")
 def cpu_handler() -> None:
@@ -30,7 +32,6 @@ def _call(case: KernelCase, **options: Any) -> tuple[jax.Array, ...]:
     return run(case.arrays())
 
 
-@pytest.mark.usefixtures("cpu_handler")
 @pytest.mark.parametrize(
     "case",
     [
@@ -49,7 +50,6 @@ def test_cpu_handler_is_right(case: KernelCase) -> None:
     )
 
 
-@pytest.mark.usefixtures("cpu_handler")
 def test_every_kernel_has_a_target_for_the_cpu_too() -> None:
     case = KernelCase(m=8, n=8, k=8, dtype="float32", out="float32")
     for kernel in KERNELS:
@@ -87,7 +87,6 @@ _REFUSED = {
 }
 
 
-@pytest.mark.usefixtures("cpu_handler")
 @pytest.mark.parametrize("name", _REFUSED)
 def test_handler_refuses_with_the_name_and_what_it_expected(name: str) -> None:
     overrides, text = _REFUSED[name]
@@ -95,20 +94,17 @@ def test_handler_refuses_with_the_name_and_what_it_expected(name: str) -> None:
         _call(_SMALL, overrides=overrides)
 
 
-@pytest.mark.usefixtures("cpu_handler")
 def test_handler_refuses_a_dtype_that_it_does_not_know() -> None:
     case = dataclasses.replace(_SMALL, dtypes=(("bias", "int32"),))
     with pytest.raises(jax.errors.JaxRuntimeError, match="bias: got dtype S32, expected float32"):
         _call(case)
 
 
-@pytest.mark.usefixtures("cpu_handler")
 def test_a_workspace_is_one_more_output_that_callers_do_not_see() -> None:
     [d] = _call(_SMALL, workspace_bytes=1000)
     kernel_answers.check(_SMALL.problem(), _SMALL.arrays(), (d,), u_curved=kernel_answers.U_CURVED)
 
 
-@pytest.mark.usefixtures("cpu_handler")
 def test_eager_calls_with_equal_values_of_other_types_do_not_share_attributes() -> None:
     for knobs in ((1,), (True,), (np.int8(1),)):
         problem, arrays = _SMALL.problem(), _SMALL.arrays()

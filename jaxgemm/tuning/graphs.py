@@ -137,7 +137,8 @@ def check(
     entry = Candidate("check", call, sets, wait)
     kernels = cupti.record(lambda: entry.wait(entry.launch(0)))
     time_us = sum(time_us for _, time_us in kernels)
-    if _gaps_count(len(kernels), time_us) and not short:
+    is_short = _gaps_count(len(kernels), time_us)
+    if is_short and not short:
         return None
     if not isinstance(call, Compiled) or wait is not None:
         num_launches = launches.count(_RUN_SECONDS, time_us, 10, 200)
@@ -152,7 +153,7 @@ def check(
     for index in range(3):
         chained.wait(chained.launch(index))
     pace, records = _twice(lambda: _paced(chained, num_chains))
-    if short and _gaps_count(len(kernels), time_us):
+    if is_short:
         pace = _queued(chained, pace)
     kind = "graph" if captured else "chain"
     return _checked(kind, num_calls, pace, records, kernels)
