@@ -10,6 +10,7 @@ import pytest
 
 import jaxgemm
 from jaxgemm.ffi_kernels import cublaslt, library
+from jaxgemm.tuning import graphs, stamp
 from tests import oracle
 
 pytestmark = pytest.mark.gpu
@@ -50,6 +51,15 @@ def test_auto_leaves_a_small_product_to_cublaslt_once_the_library_is_built() -> 
     is_built = library.why_not_built() is None and cublaslt.find() is not None
     assert _kernels(jaxgemm.gemm, a, b) == {"cublaslt" if is_built else _PALLAS}
     oracle.check(jax.jit(jaxgemm.gemm)(a, b), oracle.gemm(a, b), jnp.bfloat16)
+
+
+def test_stamps_tell_what_the_device_needs_and_not_the_host() -> None:
+    burn, burn_us = graphs._burn()
+    start, _, end = stamp.stamp(), burn(), stamp.stamp()
+    assert stamp.elapsed_us(start, end) == pytest.approx(burn_us, rel=0.1)
+    busy, start, end = burn(), stamp.stamp(), stamp.stamp()
+    assert not busy.is_ready()
+    assert 0 < stamp.elapsed_us(start, end) < 10
 
 
 def test_vmap_over_either_operand() -> None:

@@ -1,6 +1,5 @@
 """Kernel times against the wall clock, with a device and a host whose times are known."""
 
-import itertools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgemm.tuning import cupti, graphs, timing
+from jaxgemm.tuning import cupti, graphs, stamp, timing
 from jaxgemm.tuning.graphs import AGREEMENT, GAP_US, Check
 from jaxgemm.tuning.timing import Compiled
 
@@ -47,8 +46,7 @@ class _Result:
         self._device, self._end_us = device, end_us
 
     def block_until_ready(self) -> None:
-        now_us = max(self._device.now_us, self._end_us)
-        self._device.now_us = now_us + next(self._device.notices_us)
+        self._device.now_us = max(self._device.now_us, self._end_us)
 
     def is_ready(self) -> bool:
         return self._device.now_us >= self._end_us
@@ -64,14 +62,16 @@ class _Device:
         # Of each run that is recorded: when it began on a device at rest, on which sets.
         self.rests_us: list[float] = []
         self.launched: list[list[Any]] = []
-        self.captured, self.burn_us = True, 20000.0
-        # How late the host notices that work has ended.
-        self.notices_us = itertools.repeat(0.0)
+        # How long what keeps the device busy takes, and is said to take.
+        self.burn_us = self.said_us = 20000.0
+        self.captured = True
         clock = types.SimpleNamespace(perf_counter=lambda: self.now_us / 1e6, sleep=self._rest)
         monkeypatch.setattr(graphs, "time", clock)
         monkeypatch.setattr(cupti, "record", self._record)
         monkeypatch.setattr(graphs, "compile_chain", self._chain)
-        monkeypatch.setattr(graphs, "_burn", lambda: (self.burn, self.burn_us))
+        monkeypatch.setattr(graphs, "_burn", lambda: (self.burn, self.said_us))
+        monkeypatch.setattr(stamp, "stamp", self._stamp)
+        monkeypatch.setattr(stamp, "elapsed_us", lambda start_us, end_us: end_us - start_us)
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
     def call(
@@ -94,6 +94,11 @@ class _Device:
         """Keeps the device busy for `burn_us`."""
         self.free_us = max(self.free_us, self.now_us) + self.burn_us
         return _Result(self, self.free_us)
+
+    def _stamp(self) -> float:
+        """When the device is done with what was launched."""
+        self.free_us = max(self.free_us, self.now_us)
+        return self.free_us
 
     def wait(self) -> None:
         """As torch waits: for everything."""
@@ -167,22 +172,26 @@ def test_a_call_so_short_that_gaps_count_is_not_checked(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("host_us", "burn_us", "wall_us", "reason"),
+    ("host_us", "burn_us", "said_us", "wall_us", "reason"),
     [
         # What the kernels really take, and a gap of a microsecond for each.
-        (10.0, 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
-        (1000.0, 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
+        (10.0, 20000.0, 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
+        (1000.0, 20000.0, 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
         # Nothing keeps the device busy for so long: the time is the host's.
-        (1000.0, 2000.0, (1000.0 + 200.0) / 32, "the host may be the slower one"),
+        (1000.0, 100.0, 100.0, 1000.0 / 32, "the host may be the slower one"),
+        (1000.0, 100.0, 20000.0, 1000.0 / 32, "the host may be the slower one"),
     ],
 )
 def test_a_short_call_is_timed_in_a_graph_where_asked_and_not_judged(
-    host_us: float, burn_us: float, wall_us: float, reason: str, monkeypatch: pytest.MonkeyPatch
+    host_us: float,
+    burn_us: float,
+    said_us: float,
+    wall_us: float,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = _Device(monkeypatch)
-    device.burn_us = burn_us
-    # The end of the work before a queue is noticed later than that of the queue, or earlier.
-    device.notices_us = itertools.cycle((600.0, 200.0))
+    device.burn_us, device.said_us = burn_us, said_us
     call = device.call(3.0, 5.0, error=0.5, host_us=host_us)
     check = graphs.check(_compiled(call), range(50), short=True)
     assert check is not None

@@ -16,8 +16,8 @@ Both are medians over the chains, for one call. What JAX cannot trace is launche
 instead, in both runs alike. The two are compared only where the gaps between kernels are too short
 to explain a difference, and where the host keeps the device busy. Where gaps count, the wall clock
 of a graph is a time of its own: what a call costs between others, with kernels that overlap counted
-once. The host needs longer to launch such graphs than the device to run them, so they are enqueued
-behind other work, and the time is by how much longer a long queue takes than a short one.
+once. The host needs longer to launch such graphs than the device to run them. So they are enqueued
+behind other work, each between two kernels that read the device's clock (`stamp.py`).
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxgemm.tuning import cupti, launches
+from jaxgemm.tuning import cupti, launches, stamp
 from jaxgemm.tuning.cupti import Record
 from jaxgemm.tuning.launches import Call, Candidate
 from jaxgemm.tuning.timing import Compiled
@@ -61,12 +61,13 @@ _CAPTURE = {
     "xla_gpu_graph_min_graph_size": 1,
     "xla_gpu_command_buffer_scheduling_mode": "SERIALIZE",
 }
-# Graphs of short calls in a queue, a short and a long one, and how often each is timed.
-_QUEUE_LENGTHS = (3, 18)
-_QUEUES = 9
-# JAX lets this many launches wait.
-_MAX_WAITING = 31
-# Elements of what keeps the device busy before a queue, and its steps: about 8 ms on an H200.
+# How many graphs of short calls are timed by the device's clock, and how much longer the work
+# before each takes than the host needs to launch it.
+_STAMPED = 9
+_BURN_FACTOR = 4
+# JAX lets 32 launches wait: of work before them, this many.
+_MAX_WAITING = 28
+# Elements of what keeps the device busy meanwhile, and its steps: about 8 ms on an H200.
 _BURN_ELEMENTS, _BURN_STEPS = 1 << 26, 64
 # Why times of short calls are not compared.
 GAPS_COUNT = "gaps between kernels count"
@@ -154,7 +155,7 @@ def check(
         chained.wait(chained.launch(index))
     pace, records = _twice(lambda: _paced(chained, num_chains))
     if is_short:
-        pace = _queued(chained, pace)
+        pace = _stamped(chained, pace)
     kind = "graph" if captured else "chain"
     return _checked(kind, num_calls, pace, records, kernels)
 
@@ -236,46 +237,34 @@ def _paced(entry: Candidate, num_launches: int) -> _Pace:
     return _Pace(1e6 * statistics.median(between), 1e6 * statistics.median(host), num_launches)
 
 
-def _queued(entry: Candidate, slow: _Pace) -> _Pace:
-    """The pace of launches that all wait in a queue: what more of them take longer.
+def _stamped(entry: Candidate, slow: _Pace) -> _Pace:
+    """The pace of launches by the device's clock, each of which waits behind other work.
 
-    The host notices late that work has ended, which a difference of two queues does not contain.
-    It is `slow`, the pace that waits for the host, where the host cannot keep a queue filled, or
-    where the differences of several such pairs differ too much.
+    It is `slow`, the pace that waits for the host, where the host cannot enqueue so much.
     """
     burn, burn_us = _burn()
-    brief, long = _QUEUE_LENGTHS
-    num_burns = max(1, math.ceil(2 * long * slow.host_us / burn_us))
-    if num_burns + long > _MAX_WAITING:
+    num_burns = max(1, math.ceil(_BURN_FACTOR * slow.host_us / burn_us))
+    if num_burns > _MAX_WAITING:
         return slow
-    paces = []
-    for _ in range(_QUEUES):
-        brief_us = _queue_us(entry, burn, num_burns, brief)
-        long_us = _queue_us(entry, burn, num_burns, long)
-        if brief_us is None or long_us is None:
-            return slow
-        paces.append((long_us - brief_us) / (long - brief))
-    quarter, middle, three_quarters = statistics.quantiles(paces, n=4)
-    if three_quarters - quarter > AGREEMENT * middle:
+    # Always on the same operands: before it launches a graph on others the host has to change it,
+    # and for that waits for the device. What keeps the device busy drives them out of the cache.
+    entry.wait(entry.launch(0))
+    paces = [_between_stamps(entry, burn, num_burns) for _ in range(_STAMPED)]
+    known = [us for us in paces if us is not None]
+    if len(known) < len(paces):
         return slow
-    return _Pace(middle, 0.0, slow.num_launches)
+    return _Pace(statistics.median(known), 0.0, slow.num_launches)
 
 
-def _queue_us(
-    entry: Candidate, burn: Callable[[], Any], num_burns: int, length: int
-) -> float | None:
-    """From the end of the work before a queue to its own; None if that ended too early."""
+def _between_stamps(entry: Candidate, burn: Callable[[], Any], num_burns: int) -> float | None:
+    """From the end of other work to that of a launch; None if the other work ended too early."""
     burnt = [burn() for _ in range(num_burns)][-1]
-    # Results are freed as they come: there are many.
-    last = None
-    for index in range(length):
-        last = entry.launch(index)
-    if burnt.is_ready():
-        return None
-    burnt.block_until_ready()
-    start = time.perf_counter()
-    entry.wait(last)
-    return 1e6 * (time.perf_counter() - start)
+    start = stamp.stamp()
+    result = entry.launch(0)
+    end = stamp.stamp()
+    is_late = burnt.is_ready()
+    entry.wait(result)
+    return None if is_late else stamp.elapsed_us(start, end)
 
 
 @functools.cache
