@@ -2,7 +2,7 @@
 
 A sum of kernel times leaves out the gaps between kernels and counts twice what kernels do at the
 same time, as where a product is launched while the copies before it still run. Of a short call both
-are a large part. The wall clock of many calls in one graph has neither fault.
+are a large part. The time of many calls in one graph, by the device's own clock, has neither fault.
 """
 
 from benchmarks import footnotes, markdown, measured

@@ -13,18 +13,25 @@ import jaxgemm
 from benchmarks import groups
 from benchmarks.manifest import Row
 from jaxgemm import dtypes
+from jaxgemm.policy import Policy
+from jaxgemm.primitive import bind
 from jaxgemm.problem import Problem
 from jaxgemm.spec import OPERAND_ORDER, GemmSpec
 from jaxgemm.tuning import timing
 
 Operands = Mapping[str, jax.Array]
-Function = Callable[[Operands], jax.Array]
+# Gives d, or a tuple of all outputs where there are others.
+Function = Callable[[Operands], Any]
 
 _GATED = {"swiglu": "silu", "geglu": "gelu"}
 _ACTIVATIONS = ("relu", "gelu", "silu")
+# Steps back through an activation: the product is multiplied by its slope at z.
+_SLOPES = {f"d{activation}": activation for activation in _ACTIVATIONS}
+# The sum of the rows of d, an output of its own.
+_SUM = "dbias"
 # These say what c is for.
 C_PARTS = ("residual", "accumulate")
-_EPILOGUE_PARTS = {"none", "bias", *_ACTIVATIONS, *_GATED, *C_PARTS}
+_EPILOGUE_PARTS = {"none", "bias", *_ACTIVATIONS, *_GATED, *_SLOPES, _SUM, *C_PARTS}
 
 
 class Unsupported(Exception):  # noqa: N818  (not an error: the row is reported with this reason)
@@ -54,9 +61,16 @@ class Case:
 
     @property
     def differentiable(self) -> tuple[str, ...]:
-        """The operands whose gradients a training step asks for."""
+        """The operands whose gradients a training step asks for; none of a step back."""
+        if self.is_backward:
+            return ()
         names = [n for n in ("a", "b", "b_up", "bias") if self.problem.has(n)]
         return tuple(n for n in names if jnp.issubdtype(self.problem.dtype(n), jnp.floating))
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether the row is part of a backward pass, with an epilogue that only these have."""
+        return self.problem.spec.pullback or self.problem.spec.sum_dtype is not None
 
     @property
     def flops(self) -> int:
@@ -79,7 +93,8 @@ class Case:
         Weights of empty groups are not read.
         """
         problem = self.problem
-        sizes = {n: problem.bytes_of(n) for n in (*problem.spec.operands, "d")}
+        names = (*problem.spec.operands, *problem.spec.outputs)
+        sizes = {n: problem.bytes_of(n) for n in names}
         if self.sizes is not None and problem.spec.ragged == "m":
             sizes["b"] = sizes["b"] * int((self.sizes > 0).sum()) // max(1, len(self.sizes))
         gradients = sum(sizes[name] for name in self.differentiable)
@@ -136,13 +151,16 @@ def of(row: Row) -> Case:
     _check(row)
     parts = row.epilogue.split("+")
     gated = next((_GATED[part] for part in parts if part in _GATED), None)
-    activation = gated or next((part for part in parts if part in _ACTIVATIONS), None)
+    slope = next((_SLOPES[part] for part in parts if part in _SLOPES), None)
+    plain = next((part for part in parts if part in _ACTIVATIONS), None)
+    activation = gated or slope or plain
     present = {
         "a": True,
         "b": True,
         "b_up": gated is not None,
         "c": row.beta != 0,
         "bias": "bias" in parts,
+        "z": slope is not None,
         "alpha": row.alpha != 1 or row.scaling == "tensor",
         "beta": row.beta not in (0, 1),
         "group_sizes": row.groups > 0,
@@ -161,6 +179,7 @@ def of(row: Row) -> Case:
         batch=_batch(row, operands),
         inside=(("a", "d"),) if row.layout == "row+batch_interleaved" else (),
         activation=activation,
+        sum_dtype=out if _SUM in parts else None,
     )
     sizes = None
     if ragged:
@@ -177,7 +196,7 @@ def check_epilogue(text: str) -> None:
     if unknown := _unknown(parts):
         known = sorted(_EPILOGUE_PARTS)
         raise ValueError(f"epilogue: {unknown} should be among {known}, joined by '+'")
-    functions = [part for part in parts if part in (*_ACTIVATIONS, *_GATED)]
+    functions = [part for part in parts if part in (*_ACTIVATIONS, *_GATED, *_SLOPES)]
     if len(functions) > 1 or len(set(parts)) < len(parts):
         raise ValueError(f"epilogue: {text!r} should have each part, and an activation, once")
 
@@ -218,7 +237,8 @@ def _problem(row: Row, spec: GemmSpec, *, gated: bool) -> Problem:
     size |= {"g": row.groups} if row.groups else {}
     kinds = {"a": row.a_dtype, "b": row.b_dtype, "b_up": row.b_dtype, "group_sizes": "int32"}
     acc = "int32" if row.a_dtype == "int8" else row.compute_dtype.replace("tfloat", "float")
-    kinds |= {"alpha": acc, "beta": acc, "bias": row.out_dtype, "c": row.out_dtype}
+    kinds |= {"alpha": acc, "beta": acc}
+    kinds |= dict.fromkeys(("bias", "c", "z"), row.out_dtype)
     arrays = [
         jax.ShapeDtypeStruct(tuple(size[label] for label in spec.labels(name)), kinds[name])
         for name in spec.operands
@@ -227,7 +247,7 @@ def _problem(row: Row, spec: GemmSpec, *, gated: bool) -> Problem:
 
 
 def call(case: Case, backend: str = "auto") -> Function:
-    """The call of jaxgemm's public operation that the row means."""
+    """The call of jaxgemm's public operation that the row means, or of what its gradient calls."""
     row, spec = case.row, case.problem.spec
     options: dict[str, Any] = {
         "out_dtype": row.out_dtype,
@@ -241,6 +261,9 @@ def call(case: Case, backend: str = "auto") -> Function:
         return lambda x: jaxgemm.grouped_gemm(
             x["a"], x["b"], x["group_sizes"], bias=x.get("bias"), **options
         )
+    if case.is_backward:
+        policy = Policy(backend=backend)
+        return lambda x: bind(spec, policy, tuple(x[name] for name in spec.operands))
     options |= {"activation": case.activation}
     if spec.gated:
         return lambda x: jaxgemm.gated_gemm(

@@ -34,7 +34,9 @@ _MAX_VARIANTS = flags.DEFINE_integer(
     "max_variants", 8, "ways of one implementation that are tried, best first", lower_bound=1
 )
 _GRAPHS = flags.DEFINE_bool(
-    "graphs", False, "time short calls in a captured graph, too: wall clock, gaps included"
+    "graphs",
+    False,
+    "time short calls in a captured graph, too: by the device's clock, gaps included",
 )
 _MAX_SECONDS = flags.DEFINE_float("max_seconds", math.inf, "begin no row after this time")
 

@@ -93,7 +93,7 @@ def _jnp(case: Case, accumulate: bool) -> Function:
     )
     activation = epilogue.ACTIVATIONS[case.activation].apply if case.activation else lambda x: x
 
-    def function(x: Operands) -> jax.Array:
+    def function(x: Operands) -> Any:
         b_names = ("b", "b_up") if "b_up" in x else ("b",)
         products = []
         for name in b_names:
@@ -107,8 +107,10 @@ def _jnp(case: Case, accumulate: bool) -> Function:
         if "c" in x:
             z = z + (x["c"] if "beta" not in x else x["beta"].astype(z.dtype) * x["c"])
         z = z + x["bias"] if "bias" in x else z
-        d = activation(z)
+        d = activation(z) if "z" not in x else jax.vjp(activation, x["z"].astype(z.dtype))[1](z)[0]
         d = d * products[1] if len(products) == 2 else d
+        if case.problem.spec.sum_dtype is not None:
+            return d.astype(out), d.sum(-2).astype(out)
         d = d.astype(out)
         return jnp.swapaxes(d, 0, 1) if case.interleaved else d
 

@@ -43,8 +43,8 @@ class Record:
       samples: timed calls.
       median_us, p10_us, p90_us, p99_us: microseconds a call; by which clock, `clock` says.
       check: how calls were launched when their kernel times were checked, one of `CHECKS`.
-      graph_us: wall clock of a call, gaps between kernels included, for "graph" and "chain";
-        wall_us: the same for "calls".
+      graph_us: wall clock of a call, gaps between kernels included, for "graph" and "chain"; of
+        short calls in a graph that of the device. wall_us: the same for "calls".
       check_cupti_us: kernel time of a call in the same conditions.
       clocks_agree: whether these two are the same within 5 %; None where gaps between launches
         would decide.

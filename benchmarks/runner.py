@@ -121,7 +121,7 @@ class Runner:
             yield records.failed(empty, error)
             return
         if mode != "forward" and not case.differentiable:
-            reason = f"{row.a_dtype} has no gradient"
+            reason = "has no gradient" if case.is_backward else f"{row.a_dtype} has no gradient"
             yield dataclasses.replace(empty, status="unsupported", reason=reason)
             return
         try:
@@ -315,9 +315,10 @@ class _Judge:
         self, result: tuple[jax.Array | None, dict[str, jax.Array]], *, stepwise: bool
     ) -> float:
         """The largest error over its bound, of d and of the gradients, those that there are."""
-        d, gradients = result
+        d, others = result
         results = {} if d is None else {"d": d}
-        results |= {f"{name}_bar": x for name, x in gradients.items()}
+        outputs = self._case.problem.spec.outputs
+        results |= {name if name in outputs else f"{name}_bar": x for name, x in others.items()}
         errors = [self._answer(n).error(x, stepwise=stepwise) for n, x in results.items()]
         return max(errors) if not any(map(math.isnan, errors)) else math.inf
 
@@ -344,6 +345,8 @@ class _Judge:
             problem = self._case.problem
             if name == "d":
                 self._answers["d"] = gate.answer(problem, self._operands)
+            elif name == "d_sum":
+                self._answers["d_sum"] = gate.answer_of_sum(problem, self._operands)
             else:
                 assert self._d_bar is not None, name
                 found = gate.gradient_answers(

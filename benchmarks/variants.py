@@ -21,7 +21,8 @@ class Variant:
       config: what distinguishes it, as text.
       call: starts the work on prepared arguments.
       prepare: turns a set of operands into the arguments of `call`; it is not timed.
-      outputs: turns what `call` returned into (d or None, gradients by operand), arrays of JAX.
+      outputs: turns what `call` returned into (d or None, all else by name), arrays of JAX. A
+        gradient has the name of its operand.
       wait: waits for the device, for libraries that JAX does not know of; None for JAX itself.
       compile_seconds: tracing and compiling.
       resources: what the compiler said, of our kernels in Pallas.
@@ -84,7 +85,7 @@ def compiled(
     start = time.perf_counter()
     if mode == "forward":
         call, prepare = timing.compile_for(function, sample, options=options), _same
-        outputs = lambda d: (d, {})  # noqa: E731
+        outputs = functools.partial(_forward_results, case)
     elif mode == "forward_and_vjp":
         both = forward_and_vjp(function, case.differentiable)
         call, prepare, outputs = timing.compile_for(both, sample, options=options), _same, _same
@@ -105,7 +106,7 @@ def compiled(
 def compiled_together(
     functions: Mapping[str, Function], sample: Operands
 ) -> Iterator[Variant | Exception]:
-    """Forward functions by what distinguishes them, compiled at the same time.
+    """Forward functions that give d alone, by what distinguishes them, compiled at the same time.
 
     In place of one that cannot be compiled stands why. None may be tuned by XLA.
     """
@@ -116,6 +117,14 @@ def compiled_together(
         else:
             call, seconds = found
             yield Variant(config, call, _same, lambda d: (d, {}), compile_seconds=seconds)
+
+
+def _forward_results(case: Case, found: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """What a function of a case returned, by name."""
+    if not isinstance(found, tuple | list):
+        return found, {}
+    d, *others = found
+    return d, dict(zip(case.problem.spec.outputs[1:], others, strict=True))
 
 
 def _pull(

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tests.kernel_cases import EXTRAS, KernelCase
+from tests.kernel_cases import EXTRAS, PULLBACK, KernelCase
 
 IN_FLOAT32: dict[str, Any] = {"dtype": "float32", "out": "float32", "dtypes": ()}
 INT8 = KernelCase(m=20, n=24, k=32, layout="NT", dtype="int8", out="int32")
@@ -27,6 +27,32 @@ OWN_CASES = {
     "int8": INT8,
     "int8_and_c": dataclasses.replace(INT8, extras=("c",), dtypes=(("c", "int32"),)),
     "int8_batch": dataclasses.replace(INT8, batch=((3, "a d"), (2, "b d"))),
+}
+# Of these the library rounds products before it multiplies them by the slope.
+BACKWARD_CASES = {
+    "pullback": KernelCase(m=24, n=40, k=32, layout="NT", extras=PULLBACK, activation="gelu"),
+    "pullback_and_sum": KernelCase(
+        m=24, n=40, k=32, layout="NT", extras=("z",), activation="gelu", sums="bfloat16"
+    ),
+    "pullback_and_sum_batch": KernelCase(
+        m=24,
+        n=40,
+        k=32,
+        extras=PULLBACK,
+        activation="gelu",
+        sums="bfloat16",
+        batch=((3, "a d d_sum z"), (2, "alpha b beta d d_sum z")),
+    ),
+    "pullback_inside": KernelCase(
+        m=24,
+        n=40,
+        k=32,
+        layout="NT",
+        extras=("z",),
+        activation="gelu",
+        batch=((3, "a d z"),),
+        inside=("d z",),
+    ),
 }
 FP8_CASES = {
     "fp8_e4m3": FP8,

@@ -20,7 +20,7 @@ _GUARD_BYTES = 4096
 _NAN = np.array([0x7FA5], np.uint16)
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _ACTIVATIONS = {None: 0, "relu": 1}
-_NAMES = ("a", "b", "c", "bias", "alpha", "beta", "d", "z")
+_NAMES = ("a", "b", "c", "bias", "alpha", "beta", "d", "z", "d_sum")
 
 
 class Tensor(ctypes.Structure):
@@ -44,6 +44,7 @@ class GemmParams(ctypes.Structure):
         ("batch_sizes", ctypes.c_int32 * 4),
         *((name, ctypes.c_int32) for name in ("a_major", "b_major", "activation")),
         *((name, ctypes.c_float) for name in ("clamp_low", "clamp_high")),
+        ("pullback", ctypes.c_bool),
         *((name, Tensor) for name in _NAMES),
         ("workspace", ctypes.c_void_p),
         ("workspace_bytes", ctypes.c_int64),
@@ -60,7 +61,7 @@ def _params(
     params = GemmParams(m=problem.m, n=problem.n, k=problem.k, num_matrices=1)
     # 1 is Major::kK.
     params.a_major, params.b_major = spec.a_contract, spec.b_contract
-    params.activation = _ACTIVATIONS[spec.activation]
+    params.activation, params.pullback = _ACTIVATIONS[spec.activation], spec.pullback
     params.clamp_low, params.clamp_high = call.bounds(spec.clamp)
     for name in (*spec.operands, *spec.outputs):
         shape = problem.shape(name)

@@ -17,7 +17,7 @@ struct MatmulDesc {
   DataType scale;
   int32_t pointer_mode = kHost, trans_a = kAsStored, trans_b = kAsStored;
   uint32_t epilogue = kPlain;
-  const char* bias = nullptr;
+  char* bias = nullptr;
   int64_t bias_stride = 0;
   int32_t bias_type = -1;
   char* aux = nullptr;
@@ -117,6 +117,12 @@ double Activate(uint32_t epilogue, double z) {
     return 0.5 * z * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (z + 0.044715 * z * z * z)));
   }
   return z;
+}
+
+double SlopeOfGelu(double z) {
+  const double scale = std::sqrt(2 / std::acos(-1.0));
+  const double t = std::tanh(scale * (z + 0.044715 * z * z * z));
+  return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * scale * (1 + 3 * 0.044715 * z * z);
 }
 
 Status CopyTo(void* target, const void* value, size_t bytes, size_t expected) {
@@ -238,7 +244,7 @@ Status cublasLtMatmulAlgoGetHeuristic(Context*, MatmulDesc* desc, MatrixLayout*,
   if (d->rows == 13) {
     return kFakeNotSupported;
   }
-  if ((desc->epilogue & kBias) && desc->bias == nullptr) {
+  if ((desc->epilogue & (kBias | kSumsD)) && desc->bias == nullptr) {
     return kInvalidValue;
   }
   *found = 3;
@@ -298,12 +304,21 @@ Status cublasLtMatmul(Context* context, MatmulDesc* desc, const void* alpha, con
         if (desc->epilogue & kBias) {
           z += Load(desc->bias, bias_type, matrix * desc->bias_stride + i);
         }
-        if (desc->epilogue & kSavesInput) {
-          const int64_t at = matrix * desc->aux_stride + j * desc->aux_leading + i;
+        const int64_t at = matrix * desc->aux_stride + j * desc->aux_leading + i;
+        if (desc->epilogue & kSlopeOfGelu) {
+          z *= SlopeOfGelu(Load(desc->aux, d_layout->type, at));
+        } else if (desc->epilogue & kHasInput) {
           Store(desc->aux, d_layout->type, at, z);
         }
         Store(d, d_layout->type, d_layout->At(i, j, matrix), Activate(desc->epilogue, z));
       }
+    }
+    for (int64_t i = 0; i < m && (desc->epilogue & kSumsD); ++i) {
+      double sum = 0;
+      for (int64_t j = 0; j < n; ++j) {
+        sum += Load(d, d_layout->type, d_layout->At(i, j, matrix));
+      }
+      Store(desc->bias, bias_type, matrix * desc->bias_stride + i, sum);
     }
   }
   return kSuccess;

@@ -1,8 +1,10 @@
 """The float64 answer of a dense or gated `Problem`, label by label, and checks against it.
 
-The bound is that of oracle.py. Two of its terms depend on the kernel, so callers give them:
-`u_mul`, the unit roundoff with which operands are multiplied (0: as stored), and `u_curved`, that
-of a curved activation (0 asks for one that is as good as its pre-activation).
+The bound is that of oracle.py. Four of its terms depend on the kernel, so callers give them:
+`u_mul`, the unit roundoff with which operands are multiplied (0: as stored), `u_curved`, that of a
+curved activation (0 asks for one that is as good as its pre-activation), `u_pulled_back`, that of
+what a pullback multiplies by the slope, and `slope_error`, how far that slope may be off besides
+its rounding to float32.
 """
 
 import dataclasses
@@ -29,12 +31,14 @@ def answers(
     *,
     u_mul: float = 0.0,
     u_curved: float = 0.0,
+    u_pulled_back: float = 0.0,
+    slope_error: float = 0.0,
 ) -> dict[str, oracle.Answer]:
     """The answer of every output."""
     if problem.spec.gated:
         found = _gated_answers(problem, arrays, u_mul, u_curved)
     else:
-        found = _dense_answers(problem, arrays, u_mul, u_curved)
+        found = _dense_answers(problem, arrays, u_mul, u_curved, u_pulled_back, slope_error)
     own = _labels(problem)
     order = [own.index(label) for label in problem.spec.labels("d")]
     return {
@@ -54,7 +58,12 @@ def _transposed(answer: oracle.Answer, order: list[int]) -> oracle.Answer:
 
 
 def _dense_answers(
-    problem: Problem, arrays: dict[str, jax.Array], u_mul: float, u_curved: float
+    problem: Problem,
+    arrays: dict[str, jax.Array],
+    u_mul: float,
+    u_curved: float,
+    u_pulled_back: float = 0.0,
+    slope_error: float = 0.0,
 ) -> dict[str, oracle.Answer]:
     """The answer of every output, with all batch axes first."""
     spec = problem.spec
@@ -81,7 +90,8 @@ def _dense_answers(
     units = 4 * math.sqrt(max(1, problem.k)) * 2.0**-24 + 2 * u_mul
     slack = np.broadcast_to(units * size, z.shape)
     if spec.pullback:
-        d, d_slack = _pulled_back(problem, get("z"), z, slack)
+        rounded = slack + 1.01 * u_pulled_back * (abs(z) + slack)
+        d, d_slack = _pulled_back(problem, get("z"), z, rounded, slope_error)
         found = {"d": oracle.Answer(d, d_slack, z, slack)}
         return _with_sum(problem, found)
     d, d_slack = oracle.activated(spec.activation, z, slack, u_curved / 4)
@@ -98,12 +108,13 @@ def _pulled_back(
     z: np.ndarray,
     product: np.ndarray,
     slack: np.ndarray,
+    slope_error: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """act'(z) · product, and its error: of the product, and of evaluating act' in float32."""
     activation = problem.spec.activation
     z = np.broadcast_to(z, product.shape)
     slope = oracle.ACTIVATIONS[activation][1](z)
-    error = 16 * 2.0**-24 * oracle.slope(activation, z) * np.abs(product)
+    error = (16 * 2.0**-24 * oracle.slope(activation, z) + slope_error) * np.abs(product)
     return slope * product, np.abs(slope) * slack + error
 
 

@@ -28,7 +28,15 @@ from jaxgemm.policy import Policy
 from jaxgemm.problem import Problem
 from jaxgemm.tuning import cache
 from tests import kernel_answers
-from tests.cublaslt_cases import FLOAT64, FP8, FP8_CASES, IN_FLOAT32, INT8, OWN_CASES
+from tests.cublaslt_cases import (
+    BACKWARD_CASES,
+    FLOAT64,
+    FP8,
+    FP8_CASES,
+    IN_FLOAT32,
+    INT8,
+    OWN_CASES,
+)
 from tests.kernel_cases import ODD_CASES, SMALL_CASES, KernelCase
 
 _H200 = device.named("h200")
@@ -37,9 +45,9 @@ _SMALL = KernelCase(m=6, n=8, k=5)
 
 
 def _cases() -> dict[str, KernelCase]:
-    """Every case that the kernel takes."""
-    known = {**SMALL_CASES, **ODD_CASES, **OWN_CASES, **FP8_CASES}
-    return {name: x for name, x in known.items() if _why_not(x) is None}
+    """Every case that the library has a form for."""
+    known = {**SMALL_CASES, **ODD_CASES, **OWN_CASES, **BACKWARD_CASES, **FP8_CASES}
+    return {name: x for name, x in known.items() if cublaslt.why_not_form(_problem(x)) is None}
 
 
 def _problem(case: KernelCase) -> Problem:
@@ -124,6 +132,16 @@ _ASKED = {
     ),
     "gelu": (dataclasses.replace(_SMALL, activation="gelu"), "epilogue=32 ", "pointers=host"),
     "gelu_with_z": (OWN_CASES["gelu_with_z"], "epilogue=164 ", "pointers=device"),
+    "pullback": (
+        BACKWARD_CASES["pullback"],
+        "epilogue=192 transposed=10 ",
+        "pointers=device batch=1",
+    ),
+    "pullback_and_sum": (
+        BACKWARD_CASES["pullback_and_sum"],
+        "epilogue=208 ",
+        "pointers=host batch=1",
+    ),
     "c": (dataclasses.replace(_SMALL, extras=("c",)), "epilogue=1 ", "pointers=host batch=1"),
     "alpha": (dataclasses.replace(_SMALL, extras=("alpha",)), "epilogue=1 ", "pointers=device"),
     "tf32": (dataclasses.replace(_SMALL, **IN_FLOAT32), "epilogue=1 ", "compute=77"),
@@ -209,8 +227,18 @@ def test_the_library_may_write_all_of_its_workspace(num_bytes: int) -> None:
 
 
 @pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(
+    "row",
+    [
+        manifest.Row(
+            "r", 16, 24, 16, batch=2, a_dtype="float32", b_dtype="float32", out_dtype="float32"
+        ),
+        manifest.Row("backward", 16, 24, 16, epilogue="dgelu+dbias"),
+    ],
+    ids=lambda row: row.name,
+)
 def test_the_benchmark_tries_every_algorithm_and_reports_one(
-    monkeypatch: pytest.MonkeyPatch,
+    row: manifest.Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = set()
 
@@ -218,11 +246,8 @@ def test_the_benchmark_tries_every_algorithm_and_reports_one(
         tried.add(config.index)
         return cublaslt.run_on(problem, config, operands)
 
-    kernel = dataclasses.replace(cublaslt.KERNEL, why_not=lambda p, d: None, run=run)
-    monkeypatch.setattr(benchmark, "_KERNEL", kernel)
-    row = manifest.Row(
-        "r", 16, 24, 16, batch=2, a_dtype="float32", b_dtype="float32", out_dtype="float32"
-    )
+    monkeypatch.setattr(cublaslt, "why_not_yardstick", lambda p, d: cublaslt.why_not_form(p))
+    monkeypatch.setattr(benchmark, "_KERNEL", dataclasses.replace(cublaslt.KERNEL, run=run))
     runner = Runner(Options(backends=("cublaslt-best",), iterations=3))
     ((_, [record]),) = runner.run([row])
     assert (record.impl, record.status) == ("cublaslt-best", "ok"), record.reason
@@ -281,7 +306,10 @@ def test_the_library_is_looked_for_in_a_package(
     cublaslt.find.cache_clear()
 
 
-_PULLBACK = KernelCase(extras=("z",), activation="gelu")
+def _pullback(**fields: Any) -> KernelCase:
+    return KernelCase(extras=("z",), activation="gelu", **fields)
+
+
 _DECLINED: dict[str, tuple[KernelCase, str]] = {
     "gated": (SMALL_CASES["gated"], "b_up is present"),
     "summed": (KernelCase(batch=((3, "a b"),)), "summed over"),
@@ -299,11 +327,30 @@ _DECLINED: dict[str, tuple[KernelCase, str]] = {
         "z is bfloat16: the library needs float32",
     ),
     "z_rows": (KernelCase(n=12, activation="gelu", save=True), "n = 12: of z the library needs"),
-    "pullback": (_PULLBACK, "z is given: the library has no slope but that of gelu"),
-    "pullback_relu": (dataclasses.replace(_PULLBACK, activation="relu"), "z is given"),
-    "pullback_float32": (dataclasses.replace(_PULLBACK, **IN_FLOAT32), "off by up to 1.6e-5"),
-    "pullback_and_sum": (dataclasses.replace(_PULLBACK, sums="bfloat16"), "z is given"),
+    "pullback": (_pullback(), "z is given: the library rounds products to bfloat16"),
+    "relu_pullback": (
+        KernelCase(extras=("z",), activation="relu"),
+        "activation is relu: the library keeps where it is flat as bits, and does not read z",
+    ),
+    "silu_pullback": (KernelCase(extras=("z",), activation="silu"), "activation is silu"),
+    "pullback_z": (_pullback(dtypes=(("z", "float32"),)), "z is float32: the library needs"),
+    "pullback_float32": (_pullback(**IN_FLOAT32), "slope of gelu is off by up to 2e-05"),
+    "pullback_rows": (_pullback(n=12), "n = 12: of z the library needs rows of a multiple of 8"),
+    "pullback_fp8": (
+        dataclasses.replace(FP8, extras=("z",), activation="gelu", dtypes=(("z", "bfloat16"),)),
+        "multiplies no such products by the slope of gelu",
+    ),
+    "pullback_float64": (
+        dataclasses.replace(FLOAT64, extras=("z",), activation="gelu"),
+        "applies no activation",
+    ),
     "sum": (KernelCase(sums="bfloat16"), "sums only what it multiplies by the slope of gelu"),
+    "sum_dtype": (_pullback(sums="float32"), "d_sum is float32: the library writes bfloat16"),
+    "sum_of_a_batch": (
+        _pullback(sums="bfloat16", batch=((3, "b d z"),)),
+        "batch axis 0 of 3 is summed over in d_sum",
+    ),
+    "sum_of_nothing": (_pullback(m=0, sums="bfloat16"), "m is 0: the library sums nothing"),
     "int8_layout": (dataclasses.replace(INT8, layout="NN"), "k as their last dimension"),
     "int8_rows": (dataclasses.replace(INT8, k=30), "k = 30: for int8 the library needs"),
     "int8_alpha": (dataclasses.replace(INT8, extras=("alpha",)), "does not scale"),
@@ -322,20 +369,24 @@ def test_what_the_library_has_no_form_for_is_declined(name: str) -> None:
     assert not reason.endswith(".")
 
 
-@pytest.mark.parametrize("fields", [{}, IN_FLOAT32], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({}, "z is given: the library rounds"), (IN_FLOAT32, "d is float32: the library's slope")],
+    ids=["bfloat16", "float32"],
+)
 def test_backward_epilogues_are_left_to_others(
-    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "why_not", lambda: None)
     monkeypatch.setattr(cublaslt, "why_not_found", lambda: None)
-    problem = dataclasses.replace(_PULLBACK, layout="NT", sums="bfloat16", **fields).problem()
+    problem = _pullback(layout="NT", sums="bfloat16", **fields).problem()
     plans = {
         backend: dispatch.plan(problem, _H200, Policy(backend=backend, strict=True), cache.Tables())
         for backend in ("auto", "cublaslt")
     }
     auto, named = plans["auto"], plans["cublaslt"]
     assert (auto.kernel.name, auto.problem) == ("pallas.hopper.dense", remainder.simpler(problem))
-    assert dict(auto.reasons)["cublaslt"].startswith("z is given")
+    assert dict(auto.reasons)["cublaslt"].startswith(reason)
     assert (named.kernel.name, named.problem.spec.operands) == ("cublaslt", ("a", "b"))
     assert (named.problem.dtype("d"), named.problem.spec.activation) == (jnp.float32, None)
 

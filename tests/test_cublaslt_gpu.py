@@ -11,8 +11,8 @@ import pytest
 from jaxgemm import device
 from jaxgemm.ffi_kernels import cublaslt
 from jaxgemm.tuning import gate
-from tests import kernel_answers
-from tests.cublaslt_cases import FP8_CASES, OWN_CASES
+from tests import kernel_answers, oracle
+from tests.cublaslt_cases import BACKWARD_CASES, FP8_CASES, OWN_CASES
 from tests.kernel_cases import EXTRAS, KernelCase
 
 # Hopper adds products of 8-bit floats with 13 bits after the point of the largest of them.
@@ -72,6 +72,9 @@ _LARGE = {
 }
 
 
+_MANY_ROWS = KernelCase(2048, 512, 512, "NT", extras=("z",), activation="gelu", sums="bfloat16")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", _LARGE)
 def test_memory_that_beta_hides_is_not_read_on_a_gpu(name: str) -> None:
@@ -81,6 +84,28 @@ def test_memory_that_beta_hides_is_not_read_on_a_gpu(name: str) -> None:
         _poison()
         [d] = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))(arrays)
         assert gate.answer(problem, arrays).error(d) <= 1, config
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*BACKWARD_CASES, "many_rows"])
+def test_a_yardstick_rounds_twice_and_repeats_its_bits_on_a_gpu(name: str) -> None:
+    case, target = BACKWARD_CASES.get(name, _MANY_ROWS), device.current()
+    problem, arrays = case.problem(), case.arrays()
+    assert cublaslt.why_not_yardstick(problem, target) is None
+    for config in cublaslt.KERNEL.configs(problem, target):
+        run = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))
+        outputs = run(arrays)
+        kernel_answers.check(
+            problem,
+            arrays,
+            outputs,
+            u_curved=kernel_answers.U_CURVED,
+            u_pulled_back=oracle.roundoff(problem.dtype("d")),
+            slope_error=cublaslt.SLOPE_ERROR,
+        )
+        _poison()
+        for again, first in zip(run(arrays), outputs, strict=True):
+            np.testing.assert_array_equal(np.asarray(again), np.asarray(first), str(config))
 
 
 @pytest.mark.gpu

@@ -8,8 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from jaxgemm import epilogue
 from jaxgemm.ffi_kernels import KERNELS, build, call, library
 from tests import kernel_answers
+from tests.cublaslt_cases import BACKWARD_CASES
 from tests.ffi_cases import accepted
 from tests.kernel_cases import KernelCase
 
@@ -38,7 +40,13 @@ def _call(case: KernelCase, **options: Any) -> tuple[jax.Array, ...]:
         pytest.param(param.values[1], id=param.id)
         for param in accepted()
         if param.values[0].name == "cuda.naive"
-    ],
+    ]
+    + [
+        pytest.param(dataclasses.replace(case, activation=activation), id=f"{name}-{activation}")
+        for name, case in BACKWARD_CASES.items()
+        for activation in epilogue.ACTIVATIONS
+    ]
+    + [pytest.param(KernelCase(m=0, n=8, k=8, sums="float32"), id="sum_of_nothing")],
 )
 def test_cpu_handler_is_right(case: KernelCase) -> None:
     kernel_answers.check(
@@ -67,8 +75,9 @@ _REFUSED = {
     "role": ({"operands": "a b q"}, "operands: got 'q'"),
     "twice": ({"operands": "a b b"}, "each other name at most once"),
     "as_output": ({"outputs": "bias"}, "operands and outputs"),
-    "z_as_operand": ({"operands": "a b z"}, "operands and outputs"),
-    "sum": ({"outputs": "d_sum"}, "outputs: got 'd_sum'"),
+    "z_as_both": ({"operands": "a b z", "outputs": "d z"}, "operands and outputs"),
+    "sum_alone": ({"outputs": "d_sum"}, "operands and outputs: expected a and b, d"),
+    "sum_over_a_batch": ({"outputs": "d d_sum"}, "batch: expected d_sum, as d, among the names"),
     "count": ({"operands": "a b"}, "got 3 operands and 1 outputs, expected 2 and 1"),
     "batch_without_d": ({"batch": "a b"}, "batch: got axis 0 without d, expected d"),
     "inside_of_others": ({"inside": "a b"}, "inside: got axis 0, expected names of matrices that"),

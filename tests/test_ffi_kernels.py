@@ -24,6 +24,7 @@ from jaxgemm.kernel import Kernel
 from jaxgemm.policy import Policy
 from jaxgemm.tuning import cache, cost
 from tests import kernel_answers
+from tests.cublaslt_cases import BACKWARD_CASES
 from tests.ffi_cases import accepted
 from tests.kernel_cases import (
     BUSY_CASES,
@@ -334,6 +335,13 @@ def test_a_grid_that_stays_stores_every_tile_in_its_place(kernel: Kernel, case: 
         pytest.skip(f"{target.name}: {reason}")
     arrays = {n: _in_tf32(x) if n in ("a", "b") else x for n, x in case.arrays().items()}
     kernel_answers.check_every_config(kernel, problem, arrays, u_curved=kernel_answers.U_CURVED)
+
+
+@pytest.mark.gpu
+def test_handler_refuses_backward_epilogues_of_compiled_kernels() -> None:
+    case = BACKWARD_CASES["pullback_and_sum"]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="which only a library computes"):
+        call.run(case.problem(), "cuda.mma_sync", "mma_sync_bf16_128x128_s2", case.arrays())
 
 
 @pytest.mark.gpu

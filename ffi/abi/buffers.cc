@@ -43,12 +43,12 @@ struct Labels {
 
 Labels LabelsOf(const Call& call, Role role) {
   Labels labels;
-  // z is laid out as d is.
-  const Role owner = role == Role::kZ ? Role::kD : role;
+  // As an output z is laid out as d is.
+  const Role owner = role == Role::kZ && !call.pullback ? Role::kD : role;
   labels.AddAxes(call, owner, false);
   if (role == Role::kWorkspace) {
     labels.Add(kWorkspaceBytes);
-  } else if (role == Role::kBias) {
+  } else if (role == Role::kBias || role == Role::kDSum) {
     labels.Add(kN);
   } else if ((kMatrices & Bit(owner)) != 0) {
     const bool is_operand = role == Role::kA || role == Role::kB;
@@ -130,6 +130,7 @@ class BufferReader {
     params.activation = call_.activation;
     params.clamp_low = call_.clamp[0];
     params.clamp_high = call_.clamp[1];
+    params.pullback = call_.pullback;
     params.a = Get(Role::kA);
     params.b = Get(Role::kB);
     params.c = Get(Role::kC);
@@ -138,6 +139,7 @@ class BufferReader {
     params.beta = Get(Role::kBeta);
     params.d = Get(Role::kD);
     params.z = Get(Role::kZ);
+    params.d_sum = Get(Role::kDSum);
     params.workspace = Get(Role::kWorkspace).data;
     params.workspace_bytes = std::max<int64_t>(0, sizes_[kWorkspaceBytes]);
     params.num_knobs = static_cast<int32_t>(call_.knobs.size());

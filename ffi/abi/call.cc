@@ -134,7 +134,8 @@ ffi::Error CheckRoles(const Call& call) {
   uint32_t seen = 0;
   const auto add = [&](const std::vector<Role>& roles, bool outputs) {
     return std::all_of(roles.begin(), roles.end(), [&](Role role) {
-      const bool fits = (role >= Role::kD) == outputs && (seen & Bit(role)) == 0;
+      const bool may_be_here = (role >= Role::kD) == outputs || role == Role::kZ;
+      const bool fits = may_be_here && (seen & Bit(role)) == 0;
       seen |= Bit(role);
       return fits;
     });
@@ -144,6 +145,11 @@ ffi::Error CheckRoles(const Call& call) {
   if (!fits || (seen & needed) != needed) {
     return InvalidArgument(
         "operands and outputs: expected a and b, d, and each other name at most once");
+  }
+  const auto has_sum = [](uint32_t axis) { return (axis & Bit(Role::kDSum)) != 0; };
+  if ((seen & Bit(Role::kDSum)) != 0 &&
+      !std::all_of(call.batch.begin(), call.batch.end(), has_sum)) {
+    return InvalidArgument("batch: expected d_sum, as d, among the names of every axis");
   }
   return ffi::Error::Success();
 }
@@ -198,6 +204,7 @@ ffi::ErrorOr<std::unique_ptr<Call>> DecodeCall(ffi::Dictionary attributes) {
   call->b_major = *b_major;
   call->activation = *activation;
   std::copy(clamp->begin(), clamp->end(), call->clamp.begin());
+  call->pullback = std::count(operands->begin(), operands->end(), Role::kZ) > 0;
   call->knobs.assign(knobs->begin(), knobs->end());
   ffi::Error fault = CheckRoles(*call);
   fault = fault.failure() ? fault : CheckAxes(*call);

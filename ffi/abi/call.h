@@ -13,9 +13,9 @@
 
 namespace jaxgemm {
 
-// What a buffer of a call is. Outputs begin with kD.
-enum class Role : int32_t { kA, kB, kC, kBias, kAlpha, kBeta, kD, kZ, kWorkspace };
-inline constexpr int kNumRoles = 9;
+// What a buffer of a call is. Outputs begin with kD, but kZ may be an operand too.
+enum class Role : int32_t { kA, kB, kC, kBias, kAlpha, kBeta, kD, kZ, kDSum, kWorkspace };
+inline constexpr int kNumRoles = 10;
 
 // The attributes of one call site, decoded when XLA builds the executable.
 struct Call {
@@ -36,6 +36,8 @@ struct Call {
   Activation activation = Activation::kNone;
   // Its lower and upper bound.
   std::array<float, 2> clamp = {};
+  // Whether z is among the operands.
+  bool pullback = false;
   std::vector<int32_t> knobs;
 };
 

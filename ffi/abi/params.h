@@ -3,6 +3,7 @@
 //     z[b…, m, n] = alpha · Σ_k a[b…, m, k] · b[b…, k, n] + beta · c[b…, m, n] + bias[b…, n]
 //     d[b…, m, n] = clamp(act(z[b…, m, n]))
 //
+// or, with `pullback`, d = act'(z) · (alpha · Σ … + beta · c) for a given z.
 // No XLA header and no CUDA header: the CPU handler and device code read the same struct.
 #pragma once
 
@@ -12,7 +13,7 @@ namespace jaxgemm {
 
 // Raised whenever this file changes, or the attributes of a call, or what a kernel expects of its
 // knobs and its workspace. ABI_VERSION in jaxgemm/ffi_kernels/library.py is the same number.
-inline constexpr int32_t kAbiVersion = 5;
+inline constexpr int32_t kAbiVersion = 6;
 inline constexpr int kMaxBatchAxes = 4;
 inline constexpr int kMaxKnobs = 8;
 
@@ -62,6 +63,8 @@ struct GemmParams {
   // Between which the result is kept; infinite where there is no bound.
   float clamp_low;
   float clamp_high;
+  // Whether z is an operand, and d a product times the slope of the activation there.
+  bool pullback;
 
   Tensor a;
   Tensor b;
@@ -70,7 +73,8 @@ struct GemmParams {
   Tensor alpha;  // scalar in the accumulator dtype, on the device
   Tensor beta;   // scalar in the accumulator dtype, on the device; 0 means that c is not read
   Tensor d;      // (m, n)
-  Tensor z;      // (m, n): what the activation is applied to, an output
+  Tensor z;      // (m, n): what the activation is applied to; an output but for `pullback`
+  Tensor d_sum;  // (n): the sum of the rows of d, rounded or not
 
   // Scratch memory that this call owns while it runs; its contents are undefined.
   void* workspace;

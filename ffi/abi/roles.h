@@ -12,7 +12,7 @@
 namespace jaxgemm {
 
 inline constexpr std::array<std::string_view, kNumRoles> kRoleNames = {
-    "a", "b", "c", "bias", "alpha", "beta", "d", "z", "workspace"};
+    "a", "b", "c", "bias", "alpha", "beta", "d", "z", "d_sum", "workspace"};
 
 inline std::string_view Name(Role role) { return kRoleNames[static_cast<int>(role)]; }
 constexpr uint32_t Bit(Role role) { return 1u << static_cast<int>(role); }
@@ -29,7 +29,7 @@ xla::ffi::Unexpected<xla::ffi::Error> Invalid(const Parts&... parts) {
   return xla::ffi::Unexpected(InvalidArgument(parts...));
 }
 
-// Roles of matrices: z is laid out as d is.
-inline constexpr uint32_t kMatrices = Bit(Role::kA) | Bit(Role::kB) | Bit(Role::kC) | Bit(Role::kD);
+inline constexpr uint32_t kMatrices =
+    Bit(Role::kA) | Bit(Role::kB) | Bit(Role::kC) | Bit(Role::kD) | Bit(Role::kZ);
 
 }  // namespace jaxgemm

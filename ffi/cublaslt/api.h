@@ -74,8 +74,11 @@ enum Epilogue : uint32_t {
   kPlain = 1,
   kRelu = 2,
   kBias = 4,
+  kSumsD = 16,
   kGelu = 32,
-  kSavesInput = 128,
+  kSlopeOfGelu = 64,
+  // What gelu is applied to is another matrix: written with kGelu, read with kSlopeOfGelu.
+  kHasInput = 128,
 };
 
 struct Algorithm {

@@ -249,7 +249,7 @@ void Multiply(const GemmParams& params, const Batch& batch, const Product& produ
     const void* alpha = on_device ? at(params.alpha) : host.Get(product.scale_type, 0);
     const void* beta = on_device ? at(params.beta) : host.Get(product.scale_type, 1);
     const void* c = params.c.data == nullptr ? at(params.d) : at(params.c);
-    objects.Point(at(params.bias), at(params.z));
+    objects.Point(at(BiasOrSum(params)), at(params.z));
     caller.Call("Matmul", &Api::Matmul, context, objects.description, alpha,
                 static_cast<const void*>(at(params.b)), objects.first,
                 static_cast<const void*>(at(params.a)), objects.second, beta, c, objects.c,

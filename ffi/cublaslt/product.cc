@@ -32,7 +32,7 @@ const TypeRow& RowOf(DType dtype) {
 // An epilogue without bias; the library's forms with a bias have one bit more.
 struct EpilogueRow {
   Activation activation;
-  bool saves_z;
+  bool has_z;
   uint32_t epilogue;
 };
 
@@ -40,13 +40,19 @@ constexpr std::array<EpilogueRow, 4> kEpilogues = {{
     {Activation::kNone, false, kPlain},
     {Activation::kRelu, false, kRelu},
     {Activation::kGelu, false, kGelu},
-    {Activation::kGelu, true, kGelu | kSavesInput},
+    {Activation::kGelu, true, kGelu | kHasInput},
 }};
 
 std::optional<uint32_t> FindEpilogue(const GemmParams& params) {
-  const bool has_bias = params.bias.data != nullptr;
+  const bool has_bias = params.bias.data != nullptr, has_sum = params.d_sum.data != nullptr;
+  if (params.pullback) {
+    const bool has_form = params.activation == Activation::kGelu && !has_bias;
+    const uint32_t epilogue = kSlopeOfGelu | kHasInput | (has_sum ? kSumsD : 0);
+    return has_form ? std::optional(epilogue) : std::nullopt;
+  }
   for (const EpilogueRow& row : kEpilogues) {
-    if (row.activation == params.activation && row.saves_z == (params.z.data != nullptr)) {
+    const bool has_z = params.z.data != nullptr;
+    if (row.activation == params.activation && row.has_z == has_z && !has_sum) {
       const uint32_t with_bias = row.epilogue == kPlain ? kBias : row.epilogue | kBias;
       return has_bias ? with_bias : row.epilogue;
     }
@@ -165,7 +171,7 @@ std::string Describe(const GemmParams& params, const Batch& batch, int device, P
   product->d = MatrixOf(params, batch, params.d, params.n, params.m);
   product->c =
       params.c.data == nullptr ? product->d : MatrixOf(params, batch, params.c, params.n, params.m);
-  product->bias = MatrixOf(params, batch, params.bias, params.n, 1);
+  product->bias = MatrixOf(params, batch, BiasOrSum(params), params.n, 1);
   product->z = MatrixOf(params, batch, params.z, params.n, params.m);
   return "";
 }

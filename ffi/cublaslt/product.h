@@ -39,7 +39,8 @@ struct Product {
   Matrix second;
   Matrix c;
   Matrix d;
-  // A column of bias for all columns of d, and what the activation is applied to; type -1: absent.
+  // A column of bias for all columns of d, or of their sum, and what the activation is applied to;
+  // type -1: absent.
   Matrix bias;
   Matrix z;
 };
@@ -58,6 +59,11 @@ int64_t LaunchOffset(const GemmParams& params, const Batch& batch, const Tensor&
                      int64_t launch);
 
 int64_t ItemBytes(DType dtype);
+
+// What the library has one place for: the bias, or the sum of rows of d.
+inline const Tensor& BiasOrSum(const GemmParams& params) {
+  return params.d_sum.data == nullptr ? params.bias : params.d_sum;
+}
 
 // Returns what is wrong with the call; nothing if `product` is filled.
 std::string Describe(const GemmParams& params, const Batch& batch, int device, Product* product);

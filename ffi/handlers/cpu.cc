@@ -93,6 +93,7 @@ void ComputeMatrix(const GemmParams& params, const BatchPlace& batch) {
   const int64_t c_offset = batch.Offset(params.c);
   const int64_t bias_offset = batch.Offset(params.bias);
   const int64_t d_offset = batch.Offset(params.d);
+  const int64_t z_offset = batch.Offset(params.z);
   for (int64_t row = 0; row < params.m; ++row) {
     for (int64_t column = 0; column < params.n; ++column) {
       float z = alpha * Product(params, batch, row, column);
@@ -103,12 +104,27 @@ void ComputeMatrix(const GemmParams& params, const BatchPlace& batch) {
       if (params.bias.data != nullptr) {
         z += Load(params.bias, bias_offset + column);
       }
-      const int64_t index = d_offset + row * params.d.row_stride + column;
-      if (params.z.data != nullptr) {
-        Store(params.z, index, z);
+      const int64_t z_index = z_offset + row * params.z.row_stride + column;
+      float d = Finish(params, z);
+      if (params.pullback) {
+        d = PullBack(params.activation, Load(params.z, z_index), z);
+      } else if (params.z.data != nullptr) {
+        Store(params.z, z_index, z);
       }
-      Store(params.d, index, Finish(params, z));
+      Store(params.d, d_offset + row * params.d.row_stride + column, d);
     }
+  }
+}
+
+// Adds up what was rounded.
+void SumRows(const GemmParams& params, const BatchPlace& batch) {
+  const int64_t d_offset = batch.Offset(params.d);
+  for (int64_t column = 0; column < params.n; ++column) {
+    float sum = 0.0f;
+    for (int64_t row = 0; row < params.m; ++row) {
+      sum += Load(params.d, d_offset + row * params.d.row_stride + column);
+    }
+    Store(params.d_sum, batch.Offset(params.d_sum) + column, sum);
   }
 }
 
@@ -126,7 +142,8 @@ ffi::Error Execute(const Call* call, ffi::RemainingArgs args, ffi::RemainingRets
   if (params.has_error()) {
     return params.error();
   }
-  if (params->m == 0 || params->n == 0 || params->num_matrices == 0) {
+  const bool has_rows = params->m > 0 || params->d_sum.data != nullptr;
+  if (!has_rows || params->n == 0 || params->num_matrices == 0) {
     return ffi::Error::Success();
   }
   if (call->instance != nullptr) {
@@ -136,7 +153,11 @@ ffi::Error Execute(const Call* call, ffi::RemainingArgs args, ffi::RemainingRets
   }
   // Each of them takes memory for d, so there are fewer than 2^31.
   for (int32_t matrix = 0; matrix < params->num_matrices; ++matrix) {
-    ComputeMatrix(*params, BatchPlace::Of(*params, matrix));
+    const BatchPlace batch = BatchPlace::Of(*params, matrix);
+    ComputeMatrix(*params, batch);
+    if (params->d_sum.data != nullptr) {
+      SumRows(*params, batch);
+    }
   }
   return ffi::Error::Success();
 }

@@ -1,9 +1,11 @@
 // The handler of every CUDA kernel: it finds the instance once, then only checks and launches.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "abi/call.h"
 #include "handlers/platform.h"
@@ -42,6 +44,12 @@ ffi::ErrorOr<std::unique_ptr<Call>> Instantiate(ffi::Dictionary attributes) {
         "instance: got '" + (*call)->instance_name +
         "', expected one that this library was built with: see instances.json"));
   }
+  const std::vector<Role>& outputs = (*call)->outputs;
+  const bool has_sum = std::count(outputs.begin(), outputs.end(), Role::kDSum) > 0;
+  if ((*call)->instance->dtype.has_value() && ((*call)->pullback || has_sum)) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument(
+        "operands and outputs: got z as an operand, or d_sum, which only a library computes"));
+  }
   return call;
 }
 
@@ -59,7 +67,8 @@ ffi::Error Execute(CUstream_st* stream, const Call* call, ffi::RemainingArgs arg
   if (params.has_error()) {
     return params.error();
   }
-  if (params->m == 0 || params->n == 0 || params->num_matrices == 0) {
+  const bool has_rows = params->m > 0 || params->d_sum.data != nullptr;
+  if (!has_rows || params->n == 0 || params->num_matrices == 0) {
     return ffi::Error::Success();
   }
   const char* error = call->instance->launch(*params, stream);

@@ -98,4 +98,38 @@ JAXGEMM_HOST_DEVICE bool HasClamp(const GemmParams& params) {
   return params.clamp_low > -INFINITY || params.clamp_high < INFINITY;
 }
 
+// cotangent · act'(x). Where relu is flat the result is 0, whatever the cotangent.
+JAXGEMM_HOST_DEVICE float PullBack(Activation activation, float x, float cotangent) {
+  switch (activation) {
+    case Activation::kNone:
+      return cotangent;
+    case Activation::kRelu:
+      return x > 0.0f ? cotangent : 0.0f;
+    case Activation::kGelu: {
+      const float s = Sigmoid(2.0f * 0.7978845608028654f * (x + 0.044715f * x * x * x));
+      const float inner = 2.0f * 0.7978845608028654f * (1.0f + 3.0f * 0.044715f * x * x);
+      return cotangent * (s + x * s * (1.0f - s) * inner);
+    }
+    case Activation::kGeluExact: {
+      const float density = 0.3989422804014327f * Exp2(x * x * (-0.5f * kLog2E));
+      return cotangent * (0.5f * erfcf(-0.7071067811865476f * x) + x * density);
+    }
+    case Activation::kSilu: {
+      const float s = Sigmoid(x);
+      return cotangent * (s + x * s * (1.0f - s));
+    }
+    case Activation::kSigmoid: {
+      const float s = Sigmoid(x);
+      return cotangent * (s * (1.0f - s));
+    }
+    case Activation::kTanh: {
+      const float t = tanhf(x);
+      return cotangent * (1.0f - t * t);
+    }
+    case Activation::kRelu2:
+      return x > 0.0f ? 2.0f * x * cotangent : 0.0f;
+  }
+  return cotangent;
+}
+
 }  // namespace jaxgemm

@@ -23,7 +23,7 @@ from jaxgemm.ffi_kernels.toolchain import BuildError
 
 BUILD_COMMAND = "python -m jaxgemm.ffi_kernels build"
 # As kAbiVersion in ffi/abi/params.h.
-ABI_VERSION = 5
+ABI_VERSION = 6
 # A build takes about a minute; whoever waits for another's this long is told which lock to remove.
 _LOCK_SECONDS = 900.0
 # What failed in this process, so that `why_not` knows of it: path → why.
