@@ -5,21 +5,22 @@ still busy with something else.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-# The lower half of a clock that counts nanoseconds; it begins anew every 4.3 seconds.
-_READ = "mov.u32 $0, %globaltimer_lo;"
+# Threads of a warpgroup, each of which reads the clock: one of Mosaic's is the least there is.
+_THREADS = 128
+# The lower half of a clock that counts nanoseconds begins anew every 4.3 seconds.
 _PERIOD_NS = 2**32
 
 
 def stamp() -> jax.Array:
-    """(1,), int32: when a GPU got here, in nanoseconds."""
-    compiled, x = _compiled()
-    return compiled(x)
+    """(128,), int32: when a GPU got here, in nanoseconds modulo 2^32."""
+    return _compiled()()
 
 
 def elapsed_us(start: jax.Array, end: jax.Array) -> float:
@@ -28,29 +29,29 @@ def elapsed_us(start: jax.Array, end: jax.Array) -> float:
     return ns / 1e3
 
 
-def read_clock(x: jax.Array) -> jax.Array:
-    """A kernel of one thread's work that reads the clock. x, (1,) and int32, is not used."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
+def read_clock() -> jax.Array:
+    """A kernel that reads the clock and does nothing else."""
+    from jax.experimental.mosaic import gpu as mosaic
+    from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    def kernel(x_ref: Any, ns_ref: Any) -> None:
-        [ns_ref[...]] = triton.elementwise_inline_asm(
-            _READ,
-            args=[x_ref[...]],
-            constraints="=r,r",
-            pack=1,
-            result_shape_dtypes=[jax.ShapeDtypeStruct((1,), jnp.int32)],
+    shape = (_THREADS,)
+
+    def kernel(ns_ref: jax.Ref) -> None:
+        def clock(context: object) -> mosaic.FragmentedArray:
+            del context
+            ns = mosaic.utils.globaltimer("low")
+            return mosaic.FragmentedArray.splat(ns, shape, is_signed=True)
+
+        layout = plgpu.Layout.WG_SPLAT(shape)
+        read: Any = plgpu.inline_mgpu(
+            return_type=plgpu.ShapeDtypeStruct(shape, jnp.int32, layout=layout)
         )
+        ns_ref[...] = read(clock)()
 
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((1,), jnp.int32),
-        compiler_params=triton.CompilerParams(num_warps=1),
-        name="jaxgemm_stamp",
-    )(x)
+    stamped = jax.ShapeDtypeStruct(shape, jnp.int32)
+    return plgpu.kernel(kernel, out_type=stamped, kernel_name="jaxgemm_stamp")()
 
 
 @functools.cache
-def _compiled() -> tuple[Any, jax.Array]:
-    x = jnp.zeros(1, jnp.int32)
-    return jax.jit(read_clock).lower(x).compile(), x
+def _compiled() -> Callable[[], jax.Array]:
+    return jax.jit(read_clock).lower().compile()
