@@ -70,6 +70,11 @@ def matches(name: str) -> bool:
     return _FILTER.value is None or re.search(_FILTER.value, name) is not None
 
 
+def present(*names: str) -> list[str]:
+    """Which of these flags the user gave."""
+    return [f"--{name}" for name in names if flags.FLAGS[name].present]
+
+
 def tags() -> tuple[str, ...]:
     """The value of --tags."""
     return tuple(_TAGS.value)

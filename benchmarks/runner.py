@@ -130,7 +130,7 @@ class Runner:
             yield records.failed(empty, error)
             return
         empty = dataclasses.replace(empty, **described(case, sets))
-        entries, judge = [], _Judge(case, sets[0])
+        entries, judge = [], Judge(case, sets[0])
         ways = self._ways(case, mode, sets[0], judge)
         for implementation in self._chosen:
             record = dataclasses.replace(empty, impl=implementation.name)
@@ -156,9 +156,7 @@ class Runner:
                 check = checks.get(timed.impl, {}) if ok else {}
                 yield dataclasses.replace(timed, **check)
 
-    def _ways(
-        self, case: Case, mode: str, sample: dict[str, jax.Array], judge: "_Judge"
-    ) -> "_Ways":
+    def _ways(self, case: Case, mode: str, sample: dict[str, jax.Array], judge: "Judge") -> "_Ways":
         """The compiled variants of every implementation, or why there are none.
 
         First of those that XLA tunes, for which it times kernels, while nothing else is done. The
@@ -194,7 +192,7 @@ class Runner:
         case: Case,
         mode: str,
         sets: list[dict[str, jax.Array]],
-        judge: "_Judge",
+        judge: "Judge",
         record: Record,
     ) -> _Entry | Record | None:
         """The implementation's best variant that is right; a record without time; or nothing."""
@@ -302,7 +300,7 @@ def facts(variant: Variant, kernels: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-class _Judge:
+class Judge:
     """Compares results for one set of operands with what they should be, which it finds once."""
 
     def __init__(self, case: Case, operands: dict[str, jax.Array]) -> None:

@@ -22,7 +22,7 @@ from benchmarks.manifest import Row
 from benchmarks.measured import BESIDE
 from benchmarks.records import Record
 from benchmarks.variants import Implementation, Variant
-from jaxgemm.tuning import gate, timing
+from jaxgemm.tuning import timing
 
 _SUITE = flags.DEFINE_list("suite", ["all"], "suites of the manifest; default: all")
 
@@ -53,12 +53,9 @@ def _admit(row: Row, implementation: Implementation, blank: Record) -> _Entry | 
         if variant is None:
             return dataclasses.replace(blank, status="unsupported", reason=runner.NO_CONFIG)
         arguments = [variant.prepare(x) for x in sets]
-        d, _ = variant.outputs(variant.finished(arguments[0]))
-        assert d is not None
-        operands = {name: sets[0][name] for name in case.problem.spec.operands}
-        answer = gate.answer(case.problem, operands)
-        error = answer.error(d, stepwise=implementation.stepwise)
-        strict = answer.error(d, stepwise=False)
+        result, judge = variant.outputs(variant.finished(arguments[0])), runner.Judge(case, sets[0])
+        error = judge.error(result, stepwise=implementation.stepwise)
+        strict = judge.error(result, stepwise=False)
     except cases.Unsupported as reason:
         return dataclasses.replace(blank, status="unsupported", reason=str(reason))
     except Exception as error:  # reported, and the next one goes on
@@ -129,11 +126,13 @@ def _chosen() -> tuple[tuple[Row, ...], Implementation]:
     """The rows and the implementation that the flags name.
 
     Raises:
-      ValueError: there is not one implementation, rows have different sizes, or a mode is asked for
-        that is not measured.
+      ValueError: there is not one implementation, rows have different sizes, or a mode or a flag
+        is given that means nothing here.
     """
     if (mode := command.options().mode) != _MODE:
         raise ValueError(f"--mode: {mode!r} should be {_MODE!r}")
+    if unused := command.present("graphs", "max_seconds", "max_variants"):
+        raise ValueError(f"{' and '.join(unused)}: rows are measured together, each in one way")
     rows = command.select(_SUITE)
     named = implementations.select(list(command.options(backends=("jaxgemm",)).backends))
     if len(named) != 1:

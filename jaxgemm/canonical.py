@@ -14,20 +14,21 @@ import jax.numpy as jnp
 
 from jaxgemm.kernel import Operands
 from jaxgemm.problem import Problem
-from jaxgemm.spec import GemmSpec
 
 # With `batch_invariant`, which kernels accept a problem must not depend on the number of rows, so
 # rows are padded to what every kernel's alignment asks for.
 _ROW_PADDING = 64
+# No dimension is made longer than this by folding: kernels count rows and columns in 32 bits.
+_MAX_FOLDED = 2**30 - 1
 
 
 def fold(problem: Problem) -> Problem:
     """The problem with batch axes merged and folded; every operand keeps its element order."""
     ones = [i for i in range(len(problem.spec.batch)) if problem.size[f"b{i}"] == 1]
     problem = _without_axes(problem, ones)
-    while (found := _foldable(problem.spec)) is not None:
+    while (found := _foldable(problem)) is not None:
         axis, label = found
-        size = problem.size | {label: problem.size[label] * problem.size[f"b{axis}"]}
+        size = problem.size | {label: _folded_size(problem, axis, label)}
         problem = _without_axes(dataclasses.replace(problem, sizes=tuple(size.items())), [axis])
     return problem
 
@@ -41,16 +42,23 @@ def _without_axes(problem: Problem, gone: list[int]) -> Problem:
     return Problem(spec, tuple(sorted(size.items())), problem.dtypes)
 
 
-def _foldable(spec: GemmSpec) -> tuple[int, str] | None:
-    """The first batch axis that is one with another label, and that label.
+def _folded_size(problem: Problem, axis: int, label: str) -> int:
+    return problem.size[label] * problem.size[f"b{axis}"]
+
+
+def _foldable(problem: Problem) -> tuple[int, str] | None:
+    """The first batch axis that is one with another label and may become it, and that label.
 
     They are one where every operand or output that has one of them has the other next to it, on
     the same side everywhere.
     """
+    spec = problem.spec
     labels = [spec.labels(name) for name in dict.fromkeys((*spec.operands, *spec.outputs))]
     axes = [f"b{i}" for i in range(len(spec.batch))]
     others = [*axes, *("mnk" if spec.ragged is None else ())]
     for axis, other in itertools.product(axes, others):
+        if _folded_size(problem, axes.index(axis), other) > _MAX_FOLDED:
+            continue
         both = [own for own in labels if axis in own or other in own]
         for pair in ((axis, other), (other, axis)):
             if all(pair in itertools.pairwise(own) for own in both):

@@ -188,6 +188,19 @@ def test_axis_inside_is_folded_only_where_memory_lies_that_way(
     assert {label: problem.size[label] for label in "mnk"} == lengths
 
 
+def test_axis_is_not_folded_into_more_than_kernels_count() -> None:
+    rows = 2**16
+
+    def folded(batch: int) -> Problem:
+        shape = jax.ShapeDtypeStruct((batch, rows, 8), np.float32)
+        weight = jax.ShapeDtypeStruct((8, 8), np.float32)
+        spec = spec_of(("a", "b"), batch=(("a", "d"),))
+        return canonical.fold(Problem.of(spec, [shape, weight]))
+
+    assert (folded(2**13).m, folded(2**13).spec.batch) == (2**29, ())
+    assert (folded(2**14).m, folded(2**14).spec.batch) == (rows, (("a", "d"),))
+
+
 def test_axis_of_size_one_vanishes() -> None:
     spec = spec_of(("a", "b"), batch=(("a", "b", "d"), ("b", "d"), ("a", "b", "d")))
     problem = canonical.fold(problem_of(spec, b1=1))

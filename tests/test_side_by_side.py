@@ -113,6 +113,7 @@ def test_what_is_known_stays_if_timing_fails(monkeypatch: pytest.MonkeyPatch):
         (("--filter=^nothing$",), "no row matches"),
         (("--filter=^smoke_square$", "--backends=all"), "should be one implementation"),
         (("--filter=^smoke_square$", "--mode=vjp"), "--mode: 'vjp' should be 'forward'"),
+        (("--graphs", "--max_seconds=1"), "--graphs and --max_seconds: rows are measured together"),
     ],
 )
 def test_what_cannot_be_compared_is_a_wrong_flag(flags: tuple[str, ...], text: str):
