@@ -13,6 +13,7 @@ import numpy as np
 from jaxgemm.epilogue import Clamp
 from jaxgemm.problem import Problem
 from jaxgemm.spec import OPERAND_ORDER, GemmSpec
+from tests.arrays import repeat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +97,8 @@ class KernelCase:
         rng = np.random.default_rng(0)
         arrays = {n: _draw(rng, problem.shape(n), self.data) for n in problem.spec.operands}
         if self.data == "cancelling":
-            _cancel(arrays["a"], self.k, problem.spec.a_contract - 2, -1)
-            _cancel(arrays["b"], self.k, problem.spec.b_contract - 2, 1)
+            repeat(arrays["a"], problem.spec.a_contract - 2, -1)
+            repeat(arrays["b"], problem.spec.b_contract - 2, 1)
         for name, value in zip(("alpha", "beta"), self.scalars, strict=True):
             if name in arrays:
                 # Different for every matrix, unless it is to be zero.
@@ -119,12 +120,6 @@ def _draw(rng: np.random.Generator, shape: tuple[int, ...], data: str) -> np.nda
     if data == "integer":
         return rng.integers(-4, 5, shape).astype(np.float32)
     return rng.standard_normal(shape, np.float32)
-
-
-def _cancel(x: np.ndarray, k: int, k_axis: int, sign: int) -> None:
-    """Makes a part of the second half of k the same as that of the first, but for a sign."""
-    along_k, size = np.moveaxis(x, k_axis, 0), 7 * k // 16
-    along_k[k - size :] = sign * along_k[:size]
 
 
 EXTRAS = ("c", "bias", "alpha", "beta")
