@@ -49,6 +49,7 @@ class Results:
       repeated: records of `found` with those of another run of the same commit.
       refused: records of the same runs that say why there is no time.
       tried: the times of every config that a tuner tried, if they are there.
+      loads: the same of one kernel that loaded in two ways.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Results:
     repeated: tuple[tuple[Record, Record], ...] = ()
     refused: tuple[Record, ...] = ()
     tried: pathlib.Path | None = None
+    loads: pathlib.Path | None = None
 
     @functools.cached_property
     def families_of_run(self) -> dict[Run, set[str]]:
@@ -165,10 +167,11 @@ def load(folder: pathlib.Path) -> Results:
         and (r.row, r.mode, run_of(r)) in runs
         and (r.row, r.mode, r.regime, r.impl) not in timed
     )
-    tried = folder / "tuning_times.jsonl"
-    return Results(
-        folder.name, found, counted, repeated, refused, tried if tried.exists() else None
+    tried, loads = (
+        path if path.exists() else None
+        for path in (folder / "tuning_times.jsonl", folder / "loads_by_threads.jsonl")
     )
+    return Results(folder.name, found, counted, repeated, refused, tried, loads)
 
 
 def _chosen_runs(kept: Sequence[Record]) -> dict[tuple[str, ...], Run]:

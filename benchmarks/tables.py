@@ -3,7 +3,16 @@
 import re
 from collections.abc import Callable, Sequence
 
-from benchmarks import bounds, captured, footnotes, ladder_tables, markdown, measured, untuned
+from benchmarks import (
+    bounds,
+    captured,
+    footnotes,
+    ladder_tables,
+    loads,
+    markdown,
+    measured,
+    untuned,
+)
 from benchmarks.measured import Results
 from benchmarks.records import Record
 
@@ -55,6 +64,8 @@ def of_marker(name: str, devices: Sequence[Results]) -> str | None:
         return bounds.table(found)
     if suite == "untuned":
         return untuned.table(found.tried, found.name)
+    if suite == "loads":
+        return loads.table(found.loads)
     if suite in _LADDER:
         body = _LADDER[suite](found)
         # Once a document is enough.

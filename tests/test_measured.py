@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bounds, captured, environment, footnotes, measured, records, tables, untuned
+from benchmarks import (
+    bounds,
+    captured,
+    environment,
+    footnotes,
+    loads,
+    measured,
+    records,
+    tables,
+    untuned,
+)
 from jaxgemm import device, registry
 from jaxgemm.tuning import cache, cost, encoding
 from tests.benchmark_helpers import TIMELESS, captured_records, counted_record, record_of
@@ -281,6 +291,25 @@ def test_counters_stand_beside_what_is_expected() -> None:
     assert (cells["last wave, %"], cells["Tensor Cores, %"], cells["L1, %"]) == ("75", "91", "")
     ladder = dataclasses.replace(counted_record(), suite="ladder")
     assert bounds.table(measured.Results("nvidia_h200", (), (ladder,))) is None
+
+
+def test_either_way_of_loading_is_shown_by_its_fastest_config(tmp_path: pathlib.Path):
+    path = tmp_path / "loads_by_threads.jsonl"
+    problem = encoding.to_json(KernelCase(100, 101, 103, "NT").problem())
+    times = {"m_copies": 9.0, "n_copies": 8.0, "o_threads": 20.0, "p_threads": 10.0, "q": None}
+    records = [
+        {"kernel": "k", "problem": problem, "config": {"instance": name}, "time_us": time_us}
+        for name, time_us in times.items()
+    ]
+    records.append({**records[0], "kernel": "xla.reference", "config": {}, "time_us": 24.0})
+    path.write_text("".join(json.dumps(x) + "\n" for x in records))
+    meta = {"device": "NVIDIA H200", "versions": {"jax": "0.11.2"}, "kernel_commit": "abc"}
+    path.with_suffix(".meta.json").write_text(json.dumps({**meta, "time": "2026-12-01T01:45"}))
+    text = loads.table(measured.load(tmp_path).loads)
+    assert text is not None
+    assert "| 100×101×103 | NT | 8 | 10 | 1.25× | 24 |" in text
+    assert text.endswith("NVIDIA H200, jax 0.11.2; commit abc; 2026-12-01.")
+    assert loads.table(None) is None
 
 
 def test_the_choice_of_the_cost_model_is_held_against_what_a_tuner_timed(tmp_path: pathlib.Path):
