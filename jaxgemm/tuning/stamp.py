@@ -44,7 +44,7 @@ def read_clock() -> jax.Array:
 
         layout = plgpu.Layout.WG_SPLAT(shape)
         read: Any = plgpu.inline_mgpu(
-            return_type=plgpu.ShapeDtypeStruct(shape, jnp.int32, layout=layout)
+            return_type=plgpu.ShapeDtypeStruct(shape, jnp.dtype(jnp.int32), layout=layout)
         )
         ns_ref[...] = read(clock)()
 
