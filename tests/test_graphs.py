@@ -1,5 +1,6 @@
 """Kernel times against the wall clock, with a device and a host whose times are known."""
 
+import itertools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,8 +63,8 @@ class _Device:
         # Of each run that is recorded: when it began on a device at rest, on which sets.
         self.rests_us: list[float] = []
         self.launched: list[list[Any]] = []
-        # How long what keeps the device busy takes, and is said to take.
-        self.burn_us = self.said_us = 20000.0
+        # How long what keeps the device busy takes, each time, and is said to take.
+        self.burns_us, self.said_us = itertools.repeat(20000.0), 20000.0
         self.captured = True
         clock = types.SimpleNamespace(perf_counter=lambda: self.now_us / 1e6, sleep=self._rest)
         monkeypatch.setattr(graphs, "time", clock)
@@ -91,8 +92,8 @@ class _Device:
         return launch
 
     def burn(self) -> _Result:
-        """Keeps the device busy for `burn_us`."""
-        self.free_us = max(self.free_us, self.now_us) + self.burn_us
+        """Keeps the device busy."""
+        self.free_us = max(self.free_us, self.now_us) + next(self.burns_us)
         return _Result(self, self.free_us)
 
     def _stamp(self) -> float:
@@ -172,26 +173,28 @@ def test_a_call_so_short_that_gaps_count_is_not_checked(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("host_us", "burn_us", "said_us", "wall_us", "reason"),
+    ("host_us", "burns_us", "said_us", "wall_us", "reason"),
     [
         # What the kernels really take, and a gap of a microsecond for each.
-        (10.0, 20000.0, 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
-        (1000.0, 20000.0, 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
+        (10.0, (20000.0,), 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
+        (1000.0, (20000.0,), 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
+        # What was enqueued too late does not count.
+        (1000.0, (20000.0, 100.0, 100.0), 20000.0, 1.5 * (3.0 + 5.0) + 2, graphs.GAPS_COUNT),
         # Nothing keeps the device busy for so long: the time is the host's.
-        (1000.0, 100.0, 100.0, 1000.0 / 32, "the host may be the slower one"),
-        (1000.0, 100.0, 20000.0, 1000.0 / 32, "the host may be the slower one"),
+        (1000.0, (100.0,), 100.0, 1000.0 / 32, "the host may be the slower one"),
+        (1000.0, (100.0,), 20000.0, 1000.0 / 32, "the host may be the slower one"),
     ],
 )
 def test_a_short_call_is_timed_in_a_graph_where_asked_and_not_judged(
     host_us: float,
-    burn_us: float,
+    burns_us: tuple[float, ...],
     said_us: float,
     wall_us: float,
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = _Device(monkeypatch)
-    device.burn_us, device.said_us = burn_us, said_us
+    device.burns_us, device.said_us = itertools.cycle(burns_us), said_us
     call = device.call(3.0, 5.0, error=0.5, host_us=host_us)
     check = graphs.check(_compiled(call), range(50), short=True)
     assert check is not None
