@@ -220,6 +220,8 @@ def _check(row: Row) -> None:
         raise Unsupported(f"{row.a_dtype} times {row.b_dtype}: both should be floats or integers")
     if row.groups and (row.epilogue.split("+")[0] in _GATED):
         raise Unsupported("groups with a gated epilogue: gated_gemm takes no groups")
+    if row.groups and {*row.epilogue.split("+")} & {*_SLOPES, _SUM}:
+        raise Unsupported("groups with a step back: grouped_gemm has no such epilogue")
     if row.groups and row.beta:
         raise Unsupported("groups with c: grouped_gemm does not accumulate")
 

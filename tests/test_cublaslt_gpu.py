@@ -24,27 +24,27 @@ def _poison() -> None:
     jax.block_until_ready(jnp.full(1 << 28, jnp.nan, jnp.float32))
 
 
+def _check_every_algorithm(case: KernelCase, **roundoffs: float) -> None:
+    """Each is right and gives the same bits again, over memory that held NaN."""
+    problem, arrays = case.problem(), case.arrays()
+    for config in cublaslt.KERNEL.configs(problem, device.current()):
+        run = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))
+        outputs = run(arrays)
+        kernel_answers.check(
+            problem, arrays, outputs, u_curved=kernel_answers.U_CURVED, **roundoffs
+        )
+        _poison()
+        for again, first in zip(run(arrays), outputs, strict=True):
+            np.testing.assert_array_equal(np.asarray(again), np.asarray(first), str(config))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*OWN_CASES, *FP8_CASES])
 def test_every_algorithm_is_right_on_a_gpu_and_repeats_its_bits(name: str) -> None:
-    case, target = {**OWN_CASES, **FP8_CASES}[name], device.current()
-    u_mul = _U_FP8 if name in FP8_CASES else 0.0
+    case = {**OWN_CASES, **FP8_CASES}[name]
     with jax.enable_x64(case.dtype == "float64"):
-        problem, arrays = case.problem(), case.arrays()
-        assert cublaslt.KERNEL.why_not(problem, target) is None
-        for config in cublaslt.KERNEL.configs(problem, target):
-            run = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))
-            outputs = run(arrays)
-            kernel_answers.check(
-                problem,
-                arrays,
-                outputs,
-                u_mul=u_mul,
-                u_curved=kernel_answers.U_CURVED,
-            )
-            _poison()
-            for again, first in zip(run(arrays), outputs, strict=True):
-                np.testing.assert_array_equal(np.asarray(again), np.asarray(first), str(config))
+        assert cublaslt.KERNEL.why_not(case.problem(), device.current()) is None
+        _check_every_algorithm(case, u_mul=_U_FP8 if name in FP8_CASES else 0.0)
 
 
 # With scalars on the device, every algorithm must look at beta before it reads c, which is d where
@@ -89,23 +89,14 @@ def test_memory_that_beta_hides_is_not_read_on_a_gpu(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*BACKWARD_CASES, "many_rows"])
 def test_a_yardstick_rounds_twice_and_repeats_its_bits_on_a_gpu(name: str) -> None:
-    case, target = BACKWARD_CASES.get(name, _MANY_ROWS), device.current()
-    problem, arrays = case.problem(), case.arrays()
-    assert cublaslt.why_not_yardstick(problem, target) is None
-    for config in cublaslt.KERNEL.configs(problem, target):
-        run = jax.jit(lambda x, c=config: cublaslt.KERNEL.run(problem, c, x))
-        outputs = run(arrays)
-        kernel_answers.check(
-            problem,
-            arrays,
-            outputs,
-            u_curved=kernel_answers.U_CURVED,
-            u_pulled_back=oracle.roundoff(problem.dtype("d")),
-            slope_error=cublaslt.SLOPE_ERROR,
-        )
-        _poison()
-        for again, first in zip(run(arrays), outputs, strict=True):
-            np.testing.assert_array_equal(np.asarray(again), np.asarray(first), str(config))
+    case = BACKWARD_CASES.get(name, _MANY_ROWS)
+    problem = case.problem()
+    assert cublaslt.why_not_yardstick(problem, device.current()) is None
+    _check_every_algorithm(
+        case,
+        u_pulled_back=oracle.roundoff(problem.dtype("d")),
+        slope_error=cublaslt.SLOPE_ERROR,
+    )
 
 
 @pytest.mark.gpu

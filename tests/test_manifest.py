@@ -32,6 +32,13 @@ def test_every_row_of_the_manifest_is_a_case_or_has_a_reason():
     assert all(unsupported.values())
 
 
+def test_groups_have_no_epilogue_of_a_backward_pass():
+    row = next(row for row in manifest.rows() if row.layout == "ragged_m" and not row.scaling)
+    for epilogue in ("dgelu", "dbias"):
+        with pytest.raises(cases.Unsupported, match="groups with a step back"):
+            cases.of(dataclasses.replace(row, epilogue=epilogue))
+
+
 def test_manifest_names_what_is_wrong():
     head = ",".join(field.name for field in dataclasses.fields(manifest.Row))
     with pytest.raises(ValueError, match="columns"):
